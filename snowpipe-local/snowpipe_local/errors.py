@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class ServiceError(Exception):
     """Base of every error that the local service raises on purpose."""
@@ -64,8 +66,10 @@ def compilation_error(message: str, code: str = "001003", sqlstate: str = "42000
 
 
 def invalid_identifier(name: str) -> SqlError:
-    """Return the error for a column that does not exist (000904)."""
-    return compilation_error(f"invalid identifier '{name}'", "000904")
+    """Return the error for a column that does not exist (000904), with quotes where its name needs them."""
+    needs_quotes = re.fullmatch(r'[^."]+', name) and not re.fullmatch(r"[A-Z_][A-Z0-9_$]*", name)
+    written = f'"{name}"' if needs_quotes else name
+    return compilation_error(f"invalid identifier '{written}'", "000904")
 
 
 def access_error(message: str) -> SqlError:

@@ -213,7 +213,7 @@ def read_privileges(words: Iterable[str], kind: str, path: tuple[str, ...], scop
     for word in given:
         if word != OWNERSHIP and word not in PRIVILEGES[kind]:
             known = ", ".join(sorted({OWNERSHIP, *PRIVILEGES[kind]}))
-            raise compilation_error(f"privilege {word} does not exist for {kind}; there are {known}.")
+            raise compilation_error(f"syntax error: unexpected '{word}'; privileges of {kind}: {known}.")
     return given
 
 

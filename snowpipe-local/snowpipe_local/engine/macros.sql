@@ -209,9 +209,10 @@ CREATE OR REPLACE MACRO _object_of(m) AS
     CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
         lambda e: to_json(e['key']) || ':' || e['value']), ',') || '}') AS JSON);
 
--- The text of a VARIANT that becomes a number.
+-- The text of a VARIANT that becomes a number; one that is none has a word before it, for the error.
 CREATE OR REPLACE MACRO _number_text(j) AS
-    CASE CAST(j AS VARCHAR) WHEN 'true' THEN '1' WHEN 'false' THEN '0'
+    CASE WHEN CAST(j AS VARCHAR) = 'true' THEN '1' WHEN CAST(j AS VARCHAR) = 'false' THEN '0'
+        WHEN TRY_CAST(json_extract_string(j, '$') AS DOUBLE) IS NULL AND json_type(j) <> 'NULL' THEN 'variant ' || j
         ELSE json_extract_string(j, '$') END;
 
 -- ARRAY makes an array of any other value, OBJECT takes nothing else ("TO_ARRAY", "TO_OBJECT").

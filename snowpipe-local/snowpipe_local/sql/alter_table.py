@@ -219,10 +219,10 @@ def _swap(target: _Target, reader: Reader) -> Iterator[None]:
 def _cluster(target: _Target, reader: Reader) -> Iterator[None]:
     session, database, table = target
     reader.accept("LINEAR")
-    tree = translate.parse(f"SELECT {reader.parenthesized()}")
+    written = reader.parenthesized()
     reader.end()
     yield
-    key = ddl.key_of(session, table, [part.unalias() for part in tree.expressions])
+    key = ddl.key_of(session, table, written)
     database.tables.change(dataclasses.replace(table, clustering_key=key))
 
 

@@ -267,7 +267,7 @@ def translate_error(error: duckdb.Error | MemoryError) -> SqlError:
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
         return missing_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))
-    message = message.replace("\x01", "")
+    message = message.replace("\x01", "").replace("\x02", "")
     message = _BEHIND.split(_KIND.sub("", message.strip()), maxsplit=1)[0].strip()
     for pattern, code, sqlstate, words in _TABLE:
         found = pattern.search(message)
@@ -312,6 +312,7 @@ def _type_word(engine: str) -> str:
 
 # -- Functions that a statement calls: those of Snowflake's, with as many arguments as they take ---------
 
+MOST_IN_LIST = 200_000
 OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
 CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 
@@ -358,6 +359,24 @@ class _Call(NamedTuple):
     end: int
     given: int
     may_be_name: bool
+
+
+def check_lists(tokens: Sequence[Token]) -> None:
+    """Refuse a list of more expressions than Snowflake takes.
+
+    :raises SqlError: 001795.
+    """
+    counts = [1]
+    for token in tokens if len(tokens) > MOST_IN_LIST else ():
+        if token.token_type in OPENING:
+            counts.append(1)
+        elif token.token_type in CLOSING and len(counts) > 1:
+            counts.pop()
+        elif token.token_type is TokenType.COMMA:
+            counts[-1] += 1
+            if counts[-1] > MOST_IN_LIST:
+                words = "maximum number of expressions in a list exceeded, expected at most"
+                raise compilation_error(f"{words} {MOST_IN_LIST:,}, got {counts[-1]:,}", "001795", "42601")
 
 
 def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:

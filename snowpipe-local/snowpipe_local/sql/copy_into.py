@@ -10,7 +10,8 @@ from typing import Any
 from sqlglot import exp
 
 from snowpipe_local.engine import load_history as history
-from snowpipe_local.errors import compilation_error, invalid_identifier, unsupported
+from snowpipe_local.engine.database import Database
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import loader
 from snowpipe_local.loading.loader import FileOutcome, commit_load
 from snowpipe_local.loading.selection import METADATA, ByName, ByPosition, Selection, field_number
@@ -172,7 +173,7 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     """
     if reader.is_sign("@") or reader.is_at_string:
         raise unsupported("COPY INTO a location in a pipe")
-    database, table = session.table(reader.path(), "INSERT")
+    database, table = _target(session, reader.path())
     names = reader.name_list()
     source = _source(session, table, reader)
     settings = reader.settings()
@@ -193,6 +194,16 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     selection = _selection(session, table, names, source.select, options, file_format)
     on_error = options.on_error or default or OnError()
     return CopyPlan(database, table, location, file_format, selection, on_error, options)
+
+
+def _target(session: Session, path: tuple[str, ...]) -> tuple[Database, Table]:
+    """Return the table; one that is missing is named in the words that ``write_pandas`` looks for."""
+    try:
+        return session.table(path, "INSERT")
+    except SqlError as error:
+        is_short = error.code == "002003" and "\nTable '" in error.message
+        words = error.message.removesuffix(" or not authorized.") if is_short else error.message
+        raise SqlError(error.code, error.sqlstate, words) from error
 
 
 def _source(session: Session, table: Table, reader: Reader) -> _Source:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import duckdb
 from sqlglot import exp
@@ -38,7 +38,7 @@ from snowpipe_local.sql import (
 )
 from snowpipe_local.sql import query as lengths
 from snowpipe_local.sql.reader import RESERVED, Reader, Target
-from snowpipe_local.sql.results import Result, done, status
+from snowpipe_local.sql.results import Bindings, Result, done, status
 from snowpipe_local.sql.session import Session, use_schema
 from snowpipe_local.sql.stages import with_settings
 from snowpipe_local.stages.definition import Setting, StageDefinition, invalid_value
@@ -67,7 +67,7 @@ _WITHOUT_EFFECT = frozenset(
 _STAGE = ("STAGE_FILE_FORMAT", "STAGE_COPY_OPTIONS")
 # What sqlglot makes of words around a table that have their own reader, or no effect here.
 _OTHERS = (
-    exp.TemporaryProperty, exp.TransientProperty, exp.ClusterProperty, exp.Cluster, exp.Tags,
+    exp.TemporaryProperty, exp.TransientProperty, exp.Tags,
     exp.CopyGrantsProperty, exp.SchemaCommentProperty, exp.VolatileProperty, exp.IcebergProperty,
 )  # fmt: skip
 
@@ -191,28 +191,48 @@ def _set_stage(session: Session, database: Database, table: Table, staged: Mappi
 # -- CLUSTER BY: the clustering key of a table, checked against its columns and translated for the ingest --
 
 
-def key_of(session: Session, table: Table, written: Sequence[exp.Expr]) -> ClusteringKey:
+# A column is shown by its name, another expression as it is written.
+_ALONE = re.compile(r"(?:^|,)\s*[A-Za-z_]\w*\s*(?=,|$)")
+
+
+def take_clustering(text: str) -> tuple[str, str]:
+    """Return a CREATE TABLE statement without CLUSTER BY, which sqlglot reads in part, and what that has."""
+    reader = Reader.of(text, Bindings({}))
+    start = -1
+    while not reader.is_at_end and start < 0:
+        reader.until("CLUSTER")
+        at = reader.position
+        if reader.accept("CLUSTER BY"):
+            start = at
+        else:
+            reader.accept("CLUSTER")
+    if start < 0:
+        return text, ""
+    reader.accept("LINEAR")
+    opened = reader.position + 1
+    if not reader.parenthesized():
+        raise compilation_error("CLUSTER BY needs a column or an expression.")
+    rest = reader.text[reader.position :]
+    inner = reader.text[opened : len(reader.text) - len(rest)].rstrip().removesuffix(")")
+    return f"{reader.text[:start]} {rest}", inner
+
+
+def key_of(session: Session, table: Table, written: str) -> ClusteringKey:
     """Check the expressions of CLUSTER BY and return the key.
 
     :param table: the table with the columns that they may name.
-    :param written: one expression or more, as the statement has them.
+    :param written: one expression or more, as the statement has them between parentheses.
     :raises SqlError: for an unknown column, or an expression that has no one value a row.
     """
-    texts, expressions = [], []
-    for each in written:
-        tree = each.copy()
+    expressions = []
+    for tree in [part.unalias() for part in translate.parse(f"SELECT {written}").expressions]:
         if tree.find(exp.Subquery, exp.AggFunc, exp.Window):
             raise compilation_error("CLUSTER BY takes columns and expressions over them.")
-        for name in tree.find_all(exp.Identifier):
-            if not name.args.get("quoted"):
-                name.set("this", name.this.upper())
-        texts.append(tree.sql(dialect="snowflake"))
         translate.normalize_identifiers(tree)
         _check_columns(table, tree)
         expressions.append(translate.to_duckdb(translate.prepare(session, tree)))
-    if not texts:
-        raise compilation_error("CLUSTER BY needs a column or an expression.")
-    key = ClusteringKey(f"LINEAR({', '.join(texts)})", tuple(expressions))
+    shown = _ALONE.sub(lambda name: name[0].upper(), written)
+    key = ClusteringKey(f"LINEAR({shown})", tuple(expressions))
     # Compiled once here, so that no commit can fail for it.
     session.cursor.execute(key.check(table.columns))
     return key
@@ -329,8 +349,11 @@ def _next_identity(session: Session, default: str, first: int, by: int) -> int:
 
 # -- CREATE, DROP and TRUNCATE of databases, schemas and tables ------------------------------------------
 
-# The form that SHOW TABLES prints, which sqlglot does not read.
-_LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
+_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+# Snowpark writes the condition behind the name.
+_EXISTS = re.compile(
+    rf"(\bTABLE\s+)({_NAME}(?:\s*\.\s*{_NAME})*\s+)(IF\s+NOT\s+EXISTS\s+)(?=\()", re.IGNORECASE
+)
 # Snowflake's other words for TEMPORARY, which sqlglot does not read before TABLE.
 _TEMPORARY = re.compile(
     r"(?<=\s)(?:LOCAL|GLOBAL)\s+(?:TEMP|TEMPORARY|VOLATILE)(?=\s+(?:TRANSIENT\s+)?TABLE\b)", re.IGNORECASE
@@ -477,7 +500,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     if reader.kind == "TABLE" and reader.word in {"LIKE", "CLONE"}:
         return _copy_table(session, head, reader)
     text, staged = take_stage_options(reader)
-    tree = translate.parse(_TEMPORARY.sub("TEMPORARY", _LINEAR.sub("CLUSTER BY (", text), count=1))
+    text, clustered = take_clustering(_TEMPORARY.sub("TEMPORARY", text, count=1))
+    tree = translate.parse(_EXISTS.sub(r"\1\3\2", text, count=1))
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(tree, exp.Create) or not isinstance(named, exp.Table):
         raise unsupported("this form of CREATE TABLE")
@@ -504,10 +528,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     table = created_with(tree, table, () if lake is None else iceberg.OPTIONS)
     if lake is not None:
         table = dataclasses.replace(table, columns=iceberg.columns(table.columns))
-    clustered = (part for part in properties if isinstance(part, exp.ClusterProperty))
-    written = [each for part in clustered for each in part.expressions]
-    if written:
-        table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
+    if clustered:
+        table = dataclasses.replace(table, clustering_key=key_of(session, table, clustered))
     session.transaction.commit()
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
@@ -564,7 +586,7 @@ def _with_columns(
     )
     if not columns:
         raise compilation_error("CREATE TABLE needs a column.")
-    _refuse_repeated([column.name for column in columns])
+    views.refuse_repeated([column.name for column in columns])
     columns = with_keys(body, columns)
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
@@ -683,14 +705,6 @@ def _whole_number(written: exp.Expr | None) -> int:
         raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
 
 
-def _refuse_repeated(names: Sequence[str]) -> None:
-    """Refuse columns whose names differ by nothing, or by case only, which the engine does not tell apart."""
-    folded = [name.upper() for name in names]
-    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
-    if twice is not None:
-        raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
-
-
 def _as_select(
     session: Session, database: Database, schema: str, name: str, tree: exp.Create
 ) -> tuple[Table, list[str], str]:
@@ -699,7 +713,7 @@ def _as_select(
     sql = translate.to_duckdb(query)
     found = views.columns_of(session, query, sql)
     if not isinstance(tree.this, exp.Schema):
-        _refuse_repeated([column.name for column in found])
+        views.refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create], sql

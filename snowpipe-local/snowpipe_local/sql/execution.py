@@ -16,7 +16,7 @@ import sqlglot.errors
 from sqlglot import exp
 
 from snowpipe_local.errors import SqlError
-from snowpipe_local.sql import front, history, query, results, translate
+from snowpipe_local.sql import front, history, query, results, translate, types
 from snowpipe_local.sql.reader import strip_comments
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn
 from snowpipe_local.sql.session import Session
@@ -41,6 +41,9 @@ def describe(session: Session, statement: str) -> tuple[Result, int]:
         except (sqlglot.errors.SqlglotError, SqlError):
             # SHOW and other statements that only the front itself can read.
             tree = None
+        if text[:4].upper() in {"SHOW", "DESC"}:
+            found = front.listed(session, text)
+            return Result(found.columns, [], found.statement_type), 0
         if not isinstance(tree, _ROW_STATEMENTS):
             return Result(results.status("").columns, [], results.OTHER), 0
         translate.number_placeholders(tree)
@@ -53,9 +56,11 @@ def describe(session: Session, statement: str) -> tuple[Result, int]:
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
-    sql = translate.to_duckdb(translate.prepare(session, tree))
+    prepared = translate.prepare(session, tree)
+    sql = translate.to_duckdb(prepared)
     found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    return Result(query.described(projections, [(row[0], row[1]) for row in found]), [])
+    shown = prepared.meta_get(types.SHOWN)
+    return Result(query.described(projections, [(row[0], row[1]) for row in found], shown), [])
 
 
 # -- Statements while they run and after: waiting for them, cancelling them, asking for their result again --

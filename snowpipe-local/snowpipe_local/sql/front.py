@@ -544,6 +544,11 @@ def _run(session: Session, text: str, bindings: Bindings) -> Result:
         return already_dropped(about.name)
 
 
+def listed(session: Session, text: str) -> Result:
+    """Return the result of a SHOW or DESCRIBE, which changes nothing, though it is not asked for its rows."""
+    return _run(session, text, Bindings({}))
+
+
 def _run_for_each(session: Session, text: str, rows: Sequence[Bindings]) -> Result:
     """Run a change with a bound name or format for several rows of values."""
     with session.together():
@@ -582,6 +587,10 @@ def _syntax_error(error: sqlglot.errors.SqlglotError) -> SqlError:
     if isinstance(error, sqlglot.errors.TokenError):
         return compilation_error("syntax error: a string, a name or a comment is not closed.")
     detail = str(error).split("\n", maxsplit=1)[0]
+    again = error.errors[0] if isinstance(error, sqlglot.errors.ParseError) and error.errors else {}
+    if str(again.get("description", "")).startswith("Found multiple"):
+        place = f"line {again['line']} at position {again['col'] - len(again['highlight'])}"
+        return compilation_error(f"syntax error {place} unexpected '{again['highlight']}'.")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", detail)
     plain = re.sub(r"Required keyword: .* missing for <class .*?>", "an expression is missing", plain)
     plain = re.sub(r"but got <Token token_type: [\w.]+, text: (.*?), line: .*?>", r"at '\1'", plain)

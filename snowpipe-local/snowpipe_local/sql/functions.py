@@ -13,6 +13,7 @@ from sqlglot import exp
 from snowpipe_local.engine.conversions import MAX_TEXT
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
 from snowpipe_local.sql import once, timestamps
+from snowpipe_local.sql.types import MARK
 
 # Characters that need no check.
 _SHORT = 10_000
@@ -587,7 +588,7 @@ def _pair(part: exp.Expr) -> list[exp.Expr]:
     else:
         raise unsupported("OBJECT_CONSTRUCT of these arguments")
     if isinstance(key, (exp.Identifier, exp.Literal)):
-        key = exp.Literal.string(key.name)
+        key = exp.Literal.string(key.name.rstrip(MARK))
     return [key, timestamps.call("to_json", value)]
 
 

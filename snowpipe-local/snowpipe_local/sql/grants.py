@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -121,8 +122,8 @@ def show_grants(session: Session, reader: Reader) -> Result:
     if reader.accept("ON ACCOUNT"):
         return _listed(_on(session, ACCOUNT_OBJECT))
     if reader.accept("ON"):
-        kind, path = _kind(reader), reader.path()
-        target = locate(session, kind, path)
+        kind, path = _object(reader, "LIMIT", "STARTS")
+        target = locate(session, kind or _relation(session, path), path)
         if not session.catalog.access.can_see(session.roles, target):
             session.require("USAGE", target.kind, *target.path)
         return _listed(_on(session, target))
@@ -222,7 +223,9 @@ def grant(session: Session, reader: Reader) -> Result:
     session.transaction.commit()
     access = session.catalog.access
     if order.role not in access.state.roles:
-        raise missing_account_object()
+        raise object_missing("Role", order.role)
+    if not order.kind:
+        order = dataclasses.replace(order, kind=_relation(session, order.path))
     privileges = _privileges(order)
     if OWNERSHIP in privileges and not order.giving:
         raise unsupported("REVOKE OWNERSHIP; use GRANT OWNERSHIP to another role")
@@ -299,11 +302,11 @@ def _read(reader: Reader) -> _Order:
     if not many and reader.accept("ACCOUNT"):
         kind = "ACCOUNT"
     else:
-        kind = _kind(reader)
+        kind, path = (_kind(reader), ()) if many else _object(reader, "TO", "FROM")
         if many:
             reader.expect("IN")
             scope = reader.expect("SCHEMA", "DATABASE")
-        path = reader.path()
+            path = reader.path()
     reader.expect("TO" if giving else "FROM")
     other = reader.accept("USER", "SHARE", "DATABASE ROLE")
     if other:
@@ -316,6 +319,21 @@ def _read(reader: Reader) -> _Order:
     with_option = ending == "WITH GRANT OPTION"
     after = current.split(" ")[0] or None
     return _Order(giving, option_only, privileges, kind, many, scope, path, role, with_option, after)
+
+
+def _object(reader: Reader, *ends: str) -> tuple[str, tuple[str, ...]]:
+    """Read a kind, which is empty where it is left out before a table or a view, and a name."""
+    begin = reader.position
+    path = reader.path()
+    if reader.is_at_end or reader.word in ends:
+        return "", path
+    reader.seek(begin)
+    return _kind(reader), reader.path()
+
+
+def _relation(session: Session, path: tuple[str, ...]) -> str:
+    database, schema, name = session.locate(path)
+    return "VIEW" if name in names(database, schema, "VIEW") else "TABLE"
 
 
 def _kind(reader: Reader) -> str:

@@ -228,7 +228,12 @@ def as_whole_number(node: exp.Expr) -> None:
 # types the operands have, DuckDB knows when it binds the statement, so the type is written as an expression
 # that has it and that is never computed.
 
-_QUOTIENTS = (exp.Div, exp.Avg, exp.Window, exp.Filter)
+# The variance that each of them is computed by; of whole numbers it has 6 digits (Snowpark's own tests).
+_SPREADS: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.Variance: exp.Variance, exp.VariancePop: exp.VariancePop, exp.Stddev: exp.Variance,
+    exp.StddevSamp: exp.Variance, exp.StddevPop: exp.VariancePop,
+}  # fmt: skip
+_QUOTIENTS: tuple[type[exp.Expr], ...] = (exp.Div, exp.Avg, exp.Window, exp.Filter, *_SPREADS)
 _TYPED = "cast_to_type"
 _SCALED = "round((_0) * CAST(1 AS DECIMAL(38, 6)), 12)"
 _AT_LEAST = f"{_SCALED} + (_0) * CAST(1 AS DECIMAL(38, 0))"
@@ -252,7 +257,13 @@ def _typed(node: exp.Expr) -> exp.Expr:
     call = node
     while isinstance(call, (exp.Window, exp.Filter)):
         call = call.this
-    if not isinstance(call, exp.Avg) or isinstance(node.parent, (exp.Window, exp.Filter)):
+    if isinstance(node.parent, (exp.Window, exp.Filter)):
+        return node
+    if type(node) in _SPREADS and type_of(node.this).is_number and type_of(node.this).scale == 0:
+        made = _SPREADS[type(node)]
+        variance = decimal(made(this=node.this.copy()), 6)
+        return variance if isinstance(node, made) else exp.Sqrt(this=exp.cast(variance, "DOUBLE"))
+    if not isinstance(call, exp.Avg):
         return node
     value = call.this.expressions[0] if isinstance(call.this, exp.Distinct) else call.this
     scale = type_of(call).scale

@@ -33,7 +33,7 @@ from snowpipe_local.sql import (
 from snowpipe_local.sql.relations import registered_result
 from snowpipe_local.sql.results import Bindings, Result, ResultColumn
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.types import Type
+from snowpipe_local.sql.types import MARK, SHOWN, Type
 from snowpipe_local.tables import (
     MAX_VARCHAR,
     NUMBER,
@@ -168,10 +168,12 @@ def select(session: Session, text: str, bindings: Bindings) -> Result:
 
 def _selected(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
-    sql = translate.to_duckdb(translate.prepare(session, tree), is_last=True)
+    tree = translate.prepare(session, tree)
+    shown = tree.meta_get(SHOWN)
+    sql = translate.to_duckdb(tree, is_last=True)
     rows = _bound_rows(bindings)
     cursor = session.cursor.execute(sql, rows[0]) if rows else session.cursor.execute(sql)
-    return _fetched(cursor, projections, session.catalog.limits.result_bytes)
+    return _fetched(cursor, projections, session.catalog.limits.result_bytes, shown)
 
 
 def _bound_rows(bindings: Bindings, targets: Mapping[int, str] = MappingProxyType({})) -> list[list[Any]]:
@@ -187,30 +189,38 @@ def _bound_rows(bindings: Bindings, targets: Mapping[int, str] = MappingProxyTyp
 
 
 def described(
-    projections: Sequence[exp.Expr | None], columns: Sequence[tuple[str, Any]]
+    projections: Sequence[exp.Expr | None],
+    columns: Sequence[tuple[str, Any]],
+    shown: Sequence[tuple[str, Type]] | None = None,
 ) -> tuple[ResultColumn, ...]:
     """Return the columns of a query: what a function gives that is never NULL is described so.
 
     :param projections: what the statement wrote for them; not used where a star stands for several.
+    :param shown: what is known of their types.
     :raises SqlError: 000002 for a difference of times, which is no value in Snowflake.
     """
     if any(str(kind) == "INTERVAL" for _, kind in columns):
         raise unsupported("data type INTERVAL")
     written = projections if len(projections) == len(columns) else [None] * len(columns)
+    known = [own for _, own in shown or ()]
+    types = known if len(known) == len(columns) else [Type()] * len(columns)
     return tuple(
         ResultColumn(
-            name,
-            _SEQUENCES.get(type(node)) or ColumnType.from_duckdb(str(kind)),
-            not isinstance(node, _NEVER_NULL),
+            name.rstrip(MARK),
+            _SEQUENCES.get(type(node)) or own.described(ColumnType.from_duckdb(str(kind))),
+            own.null and not isinstance(node, _NEVER_NULL),
         )
-        for (name, kind), node in zip(columns, written, strict=True)
+        for (name, kind), node, own in zip(columns, written, types, strict=True)
     )
 
 
 def _fetched(
-    cursor: duckdb.DuckDBPyConnection, projections: Sequence[exp.Expr] = (), most: int = DEFAULTS.result_bytes
+    cursor: duckdb.DuckDBPyConnection,
+    projections: Sequence[exp.Expr] = (),
+    most: int = DEFAULTS.result_bytes,
+    shown: Sequence[tuple[str, Type]] | None = None,
 ) -> Result:
-    columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description])
+    columns = described(projections, [(name, kind) for name, kind, *_ in cursor.description], shown)
     rows, held = _rows(cursor, columns, most)
     numbers.check_rows([str(kind) for _, kind, *_ in cursor.description], rows)
     zoned = [number for number, column in enumerate(columns) if column.type.kind == "TIMESTAMP_TZ"]

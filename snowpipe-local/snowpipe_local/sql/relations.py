@@ -18,9 +18,9 @@ from snowpipe_local.loading.loader import read_file
 from snowpipe_local.loading.selection import ByName, ByPosition
 from snowpipe_local.loading.staging import CopyPlan, RowError, StagedRecords
 from snowpipe_local.sql import functions
+from snowpipe_local.sql.inferred_schema import infer_schema
 from snowpipe_local.sql.results import Result, ResultColumn, json_text
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.staged_rows import infer_schema
 from snowpipe_local.stages.files import StagedFile
 from snowpipe_local.tables import NUMBER, TEXT, Column, ColumnType, literal, quote
 
@@ -44,7 +44,8 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
     :raises SqlError: with RETURN_<n>_ROWS, for an error among these rows.
     """
     if mode.endswith("_ROWS"):
-        return _first_rows(session, plan, int(mode.split("_")[1]))
+        # Of files that were loaded as well.
+        return _first_rows(session, plan.forced(), int(mode.split("_")[1]))
     if mode == "RETURN_ALL_ERRORS":
         # Files that were loaded in part are read again.
         plan = plan.forced()
@@ -225,11 +226,6 @@ def _number_rows(node: exp.Expr) -> None:
         node.replace(exp.null())
 
 
-def _check_pivot(node: exp.Pivot) -> None:
-    if node.find(exp.PivotAny, exp.Query):
-        raise unsupported("PIVOT with ANY or a subquery")
-
-
 def _recurse(node: exp.With) -> None:
     """The word RECURSIVE may be left out ("WITH")."""
     names = {query.alias for query in node.expressions if isinstance(query.this, exp.Union)}
@@ -237,14 +233,45 @@ def _recurse(node: exp.With) -> None:
         node.set("recursive", True)
 
 
-def _join_as_of(join: exp.Join) -> None:
-    """ASOF JOIN keeps rows without a match; the engine takes all conditions together ("ASOF JOIN")."""
+def _complete_join(join: exp.Join) -> None:
+    """Write a join as the engine takes it, with the columns of USING first ("JOIN")."""
+    using, on = join.args.get("using"), join.args.get("on")
+    if join.args.get("kind") == "INNER" and not (using or on or join.args.get("method")):
+        join.set("kind", "CROSS")
+    select, parent = join.find_ancestor(exp.Select), join.parent
+    stars = [part for part in select.expressions if isinstance(part, exp.Star)] if select is not None else []
+    if parent is None:
+        return
+    left: exp.Expr = parent.args["from_"].this if isinstance(parent, exp.Select) else parent
+    if using and stars and parent.args["joins"][0] is join:
+        left = _with_first(left, [exp.column(column.copy()) for column in using])
     if join.args.get("match_condition") is None:
         return
-    if join.args.get("using"):
-        raise unsupported("ASOF JOIN with USING")
-    join.set("on", exp.and_(join.args.pop("match_condition"), join.args.get("on"), copy=False))
+    # ASOF JOIN keeps rows without a match; the engine takes all conditions together ("ASOF JOIN").
+    for column in using or ():
+        hidden = exp.to_identifier(f"{column.name}\x03", quoted=True)
+        right = _with_first(join.this, [exp.alias_(exp.column(column.copy()), hidden)])
+        if not (left.alias_or_name and right.alias_or_name):
+            raise unsupported("ASOF JOIN with USING of a relation without a name")
+        same = (exp.column(column.copy(), left.alias_or_name), exp.column(hidden.copy(), right.alias_or_name))
+        on = exp.and_(on, exp.EQ(this=same[0], expression=same[1]), copy=False)
+        for star in stars:
+            star.append("except_", hidden.copy())
+    join.set("using", None)
+    join.set("on", exp.and_(join.args.pop("match_condition"), on, copy=False))
     join.set("side", "LEFT")
+
+
+def _with_first(relation: exp.Expr, columns: Sequence[exp.Expr]) -> exp.Expr:
+    """Let a relation of a join have some of its columns first; return what stands in its place."""
+    others = exp.Star(except_=[column.unalias().this.copy() for column in columns])
+    name = exp.TableAlias(this=_identifier_of(relation.alias_or_name)) if relation.alias_or_name else None
+    wrapped = exp.Subquery(alias=name)
+    joins = relation.args.pop("joins", None)
+    relation.replace(wrapped)
+    wrapped.set("joins", joins)
+    wrapped.set("this", exp.select(*columns, others).from_(relation, copy=False))
+    return wrapped
 
 
 def _order_by_all(order: exp.Order) -> None:
@@ -268,8 +295,7 @@ _COMPLETED: dict[type[exp.Expr], Callable[[Any], None]] = {
     exp.Table: _complete_table,
     exp.TableFromRows: _complete_rows,
     exp.TableSample: _sample_rows,
-    exp.Join: _join_as_of,
-    exp.Pivot: _check_pivot,
+    exp.Join: _complete_join,
     exp.Order: _order_by_all,
     exp.With: _recurse,
     **dict.fromkeys(_ROW_NUMBERS, _number_rows),

@@ -30,7 +30,7 @@ _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
 class Shown:
     """What a SHOW statement lists: ``[HISTORY] [LIKE ..] [IN ..] [STARTS WITH ..] [LIMIT n [FROM ..]]``.
 
-    :param scope: kind and name of IN, ``SCHEMA`` for a name alone; None without it.
+    :param scope: kind and name of IN, a name alone is one of a SCHEMA, or of a TABLE with COLUMNS.
     :param after: text of FROM: the rows behind the first name that begins with it.
     """
 
@@ -117,7 +117,7 @@ def _clause(word: str, reader: Reader) -> object:
     named = not kind or not (reader.is_at_end or reader.word in _CLAUSES)
     if kind in {"TABLE", "PIPE"} and not named:
         raise compilation_error(f"syntax error: IN {kind} needs a name.")
-    return kind or "SCHEMA", reader.path() if named else ()
+    return kind or ("TABLE" if reader.kind == "COLUMNS" else "SCHEMA"), reader.path() if named else ()
 
 
 def describe_table(session: Session, path: tuple[str, ...]) -> Result:

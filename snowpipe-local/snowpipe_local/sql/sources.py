@@ -15,7 +15,18 @@ from snowpipe_local.engine.database import Database
 from snowpipe_local.errors import compilation_error, unsupported
 from snowpipe_local.sql import functions, numbers, timestamps
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TEXT_SCALE, Scopes, choices, tested, type_of
+from snowpipe_local.sql.types import (
+    CHOICES,
+    COMPARED,
+    MOVED,
+    SHOWN,
+    TEXT_SCALE,
+    Scopes,
+    choices,
+    outputs,
+    tested,
+    type_of,
+)
 from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, Column, Table, quote
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
@@ -119,6 +130,7 @@ _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "JSON", "STRUCT", "M
 def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
     """Make casts, comparisons, arithmetic and functions of text read JSON as Snowflake reads a VARIANT."""
     Scopes(partial(known_columns, session)).note(_own(tree))
+    shown = outputs(tree) if isinstance(tree, exp.Query) else None
     _sort_keys(session, tree)
     # From the leaves up: an inner cast decides what the outer one sees.
     for node in reversed(list(_own(tree))):
@@ -127,6 +139,7 @@ def read_as_text_or_number(session: Session, tree: exp.Expr) -> exp.Expr:
             if node is tree:
                 return changed
             node.replace(changed)
+    tree.meta[SHOWN] = shown
     return tree
 
 

@@ -7,9 +7,7 @@ runs; CSV has a text column for each field that the statement names, other types
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.orc
@@ -30,7 +28,6 @@ from snowpipe_local.loading.selection import (
 )
 from snowpipe_local.loading.staging import LOADED_TYPES, RowError, facts_of, read_chunks
 from snowpipe_local.sql import timestamps
-from snowpipe_local.sql.results import Result, ResultColumn
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.stage_references import (
     refuse_parsed_header,
@@ -42,7 +39,6 @@ from snowpipe_local.stages.definition import FileFormat
 from snowpipe_local.stages.files import StagedFile
 from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.tables import (
-    BOOLEAN,
     NUMBER,
     TEXT,
     TIMESTAMP_LTZ,
@@ -52,124 +48,6 @@ from snowpipe_local.tables import (
     quote,
     quote_path,
 )
-
-# -- TABLE(INFER_SCHEMA(LOCATION => .., FILE_FORMAT => ..)): the columns of staged Parquet and ORC files --
-
-_ARGUMENTS = frozenset(
-    {"LOCATION", "FILE_FORMAT", "FILES", "IGNORE_CASE", "MAX_FILE_COUNT", "MAX_RECORDS_PER_FILE"}
-)
-_INFERRED = (
-    ResultColumn("COLUMN_NAME"), ResultColumn("TYPE"), ResultColumn("NULLABLE", BOOLEAN),
-    ResultColumn("EXPRESSION"), ResultColumn("FILENAMES"), ResultColumn("ORDER_ID", NUMBER),
-)  # fmt: skip
-# The first that fits; a type that is not listed is VARIANT.
-_TYPES = (
-    (pa.types.is_boolean, "BOOLEAN"), (pa.types.is_integer, "NUMBER(38, 0)"), (pa.types.is_floating, "REAL"),
-    (pa.types.is_string, "TEXT"), (pa.types.is_large_string, "TEXT"), (pa.types.is_binary, "BINARY"),
-    (pa.types.is_large_binary, "BINARY"), (pa.types.is_fixed_size_binary, "BINARY"),
-    (pa.types.is_date, "DATE"), (pa.types.is_time, "TIME"), (pa.types.is_null, "TEXT"),
-    (pa.types.is_list, "ARRAY"), (pa.types.is_large_list, "ARRAY"), (pa.types.is_struct, "OBJECT"),
-    (pa.types.is_map, "OBJECT"),
-)  # fmt: skip
-
-
-def infer_schema(session: Session, call: exp.Anonymous) -> Result:
-    """Return the rows of ``TABLE(INFER_SCHEMA(LOCATION => '@..', FILE_FORMAT => 'name' [, ..]))``.
-
-    :raises SqlError: for wrong arguments, and files that are neither Parquet nor ORC.
-    """
-    arguments = _arguments(call)
-    location, rest = resolve_location(session, literal(_string(arguments, "LOCATION")))
-    if rest:
-        raise compilation_error(f"invalid LOCATION at '{rest[:30]}'.")
-    require_access(session, location, "READ")
-    kind = resolve_file_format(session, {"FORMAT_NAME": _string(arguments, "FILE_FORMAT")}).type
-    if kind not in _READERS:
-        raise unsupported(f"INFER_SCHEMA of {kind} files; Parquet and ORC are known")
-    ignores_case = isinstance(arguments.get("IGNORE_CASE"), exp.Boolean) and arguments["IGNORE_CASE"].this
-    rows = _inferred(location, _chosen(location, arguments), kind, upper=bool(ignores_case))
-    return Result(_INFERRED, rows)
-
-
-def _arguments(call: exp.Anonymous) -> dict[str, exp.Expr]:
-    found: dict[str, exp.Expr] = {}
-    for argument in call.expressions:
-        name = argument.this.name.upper() if isinstance(argument, exp.Kwarg) else ""
-        if name not in _ARGUMENTS:
-            raise compilation_error(f"INFER_SCHEMA takes {', '.join(sorted(_ARGUMENTS))}, each with =>.")
-        found[name] = argument.expression
-    return found
-
-
-def _string(arguments: Mapping[str, exp.Expr], name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, exp.Literal) or not value.is_string:
-        raise compilation_error(f"INFER_SCHEMA needs {name} => 'string'.")
-    return str(value.this)
-
-
-def _chosen(location: StageLocation, arguments: Mapping[str, exp.Expr]) -> list[StagedFile]:
-    files = location.list()
-    named = arguments.get("FILES")
-    if named is not None:
-        paths = {location.path_of(entry.name) for entry in named.find_all(exp.Literal)}
-        files = [file for file in files if file.path in paths]
-    most = arguments.get("MAX_FILE_COUNT")
-    return files[: int(most.name)] if isinstance(most, exp.Literal) and most.name.isdecimal() else files
-
-
-def _inferred(
-    location: StageLocation, files: list[StagedFile], kind: str, *, upper: bool
-) -> list[Sequence[Any]]:
-    types: dict[str, str] = {}
-    seen: dict[str, list[str]] = {}
-    for file in files:
-        for column in _schema(location, file, kind):
-            name = column.name.upper() if upper else column.name
-            types[name] = _common(types.get(name), _type(column.type))
-            seen.setdefault(name, []).append(file.path)
-    return [
-        (name, types[name], True, f"$1:{_path(name)}::{types[name]}", ", ".join(paths), order)
-        for order, (name, paths) in enumerate(seen.items())
-    ]
-
-
-def _schema(location: StageLocation, file: StagedFile, kind: str) -> pa.Schema:
-    try:
-        with location.local_copy(file) as path:
-            return _READERS[kind](path)
-    except (pa.ArrowException, OSError) as error:
-        raise compilation_error(f"file '{location.listed_name(file)}' is no {kind} file: {error}") from error
-
-
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_decimal(kind):
-        return f"NUMBER({kind.precision}, {kind.scale})"
-    if pa.types.is_timestamp(kind):
-        return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP_LTZ"
-    if pa.types.is_dictionary(kind):
-        return _type(kind.value_type)
-    return next((name for fits, name in _TYPES if fits(kind)), "VARIANT")
-
-
-def _common(known: str | None, found: str) -> str:
-    """Return a type that holds the values of both."""
-    if known in {None, found}:
-        return found
-    if {known, found} <= {"NUMBER(38, 0)", "REAL"}:
-        return "REAL"
-    return "TEXT"
-
-
-def _path(name: str) -> str:
-    return name if name.isidentifier() else quote(name)
-
-
-_READERS: dict[str, Callable[[Path], pa.Schema]] = {
-    "PARQUET": pyarrow.parquet.read_schema,
-    "ORC": lambda path: pyarrow.orc.ORCFile(path).schema,
-}
-
 
 # -- Rows of staged files: ``SELECT $1, METADATA$FILENAME FROM @stage (FILE_FORMAT => .., PATTERN => ..)`` --
 
@@ -256,7 +134,7 @@ def _rows(session: Session, table: exp.Table, alias: str, width: int) -> exp.Sub
         parts += _file(session, location, file_format, file, columns)
     relation = session.register(pa.concat_tables(parts))
     selected = ", ".join(
-        f"CAST(_shallow({quote(column.name)}) AS JSON) AS {quote(column.name)}"
+        f"_sorted_keys(CAST(_shallow({quote(column.name)}) AS JSON)) AS {quote(column.name)}"
         if column.type is _VARIANT
         else quote(column.name)
         for column in columns

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp, transforms
@@ -28,6 +28,7 @@ from snowpipe_local.sql import (
     history,
     information_schema,
     once,
+    pivots,
     show,
     sources,
     staged_rows,
@@ -184,6 +185,7 @@ def parse(text: str) -> exp.Expr:
     :raises SqlError: for more than one statement, and for a call that no function of Snowflake's takes.
     """
     found = tokens(text)
+    checks.check_lists(found)
     try:
         parsed = _Parser(dialect=_SNOWFLAKE).parse(found, text)
         # A comment behind the last semicolon is no statement.
@@ -253,12 +255,14 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         if any(column.args.get("join_mark") for column in tree.find_all(exp.Column)):
             tree = transforms.eliminate_join_marks(tree)
         staged_rows.replace_staged_files(session, tree)
+        pivots.complete(tree, partial(_rows, session))
         replace_table_functions(session, tree)
         tree = _rewrite_values(session, tree)
         _unqualify_targets(tree)
         _unqualify_columns(session, tree)
         qualify_tables(session, tree)
-        _check_case(session, tree, quoted)
+        marks = _tell_apart(session, tree)
+        _check_case(session, tree, {marks.get(name, name) for name in quoted})
         tree = functions.rewrite_all(tree, partial(sources.of_star, session))
         _refuse_alike(session, tree)
         tree = sources.read_as_text_or_number(session, tree)
@@ -274,6 +278,12 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Anonymous) and node.name.upper() in _TRIED:
             _try_behind(node)
     return tree
+
+
+def _rows(session: Session, query: exp.Expr) -> list[tuple[Any, ...]]:
+    """Return the rows of a query that a statement needs before it can be translated."""
+    sql = to_duckdb(prepare(session, query, is_checked=True), is_last=True)
+    return session.cursor.execute(sql).fetchall()
 
 
 # -- What the engine does with a call depends on what stands around it -----------------------------------
@@ -436,6 +446,33 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
             raise compilation_error(f"invalid identifier '{written}'", "000904")
 
 
+def _tell_apart(session: Session, tree: exp.Expr) -> dict[str, str]:
+    """Mark the names that a statement gives to columns and that differ from another one by case only.
+
+    :returns: the marked names; those of tables and views stay as they are.
+    """
+    stored = {column.name for column in sources.columns_of(session, tree)}
+    own = list(tree.walk(prune=lambda part: part.meta_get("engine") is True))
+    named = [node.args["alias"] for node in own if isinstance(node, exp.Alias)]
+    aliases = [node for node in own if isinstance(node, exp.TableAlias)]
+    named += [part for node in aliases for part in node.args.get("columns") or ()]
+    spelled: dict[str, set[str]] = {}
+    for name in {*stored, *(part.name for part in named)}:
+        spelled.setdefault(name.upper(), set()).add(name)
+    marks = {
+        name: name + types.MARK * number
+        for found in spelled.values()
+        for number, name in enumerate(sorted(found, key=lambda name: (name not in stored, name)))
+        if number and name not in stored
+    }
+    for node in own if marks else ():
+        is_relation = isinstance(node.parent, (exp.Table, exp.TableAlias)) and node.arg_key != "columns"
+        is_owner = isinstance(node.parent, exp.Column) and node.arg_key != "this"
+        if isinstance(node, exp.Identifier) and node.this in marks and not is_relation and not is_owner:
+            node.set("this", marks[node.this])
+    return marks
+
+
 def _refuse_alike(session: Session, tree: exp.Expr) -> None:
     """Refuse two columns of a query whose names differ by case only where a name has to find one of them.
 
@@ -578,10 +615,10 @@ def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> No
     """Let columns be qualified by the name that the statement wrote for a table."""
     if table.name != name:
         # The engine would take it for the table of the same name.
-        for column in tree.find_all(exp.Column):
+        for column in (table.find_ancestor(exp.Select) or tree).find_all(exp.Column):
             if column.table == written:
                 column.set("table", exp.to_identifier(table.name, quoted=True))
-    elif isinstance(table.parent, (exp.From, exp.Join)) or name != written:
+    elif isinstance(table.parent, (exp.From, exp.Join, exp.Subquery)) or name != written:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(written, quoted=True)))
 
 

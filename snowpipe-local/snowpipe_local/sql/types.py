@@ -21,6 +21,10 @@ from snowpipe_local.tables import Column, ColumnType
 
 BOUND_TYPE = "type"
 """Key of the type word of a bound date or time among the metadata of its placeholder."""
+SHOWN = "shown"
+"""Key of what :func:`outputs` says of a whole query, before it is translated, among its metadata."""
+MARK = "\x02"
+"""End of the engine's name of a column that differs from another one by case only."""
 TIMES = frozenset({"DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
 
 _NOTED, _STAR, _OUTPUTS = "noted_type", "noted_star", "noted_outputs"
@@ -40,6 +44,8 @@ class Type(NamedTuple):
     :param most: greatest magnitude of a whole number that the engine keeps as such.
     :param bits: of the engine's type of such a number; 0 for a decimal number.
     :param length: characters of a VARCHAR or bytes of a BINARY, None where they are not known.
+    :param form: OBJECT or ARRAY where a VARIANT is known to be one.
+    :param null: False where no value is NULL.
     """
 
     kind: str = ""
@@ -47,23 +53,35 @@ class Type(NamedTuple):
     most: int = 0
     bits: int = 0
     length: int | None = None
+    form: str = ""
+    null: bool = True
 
     @property
     def is_number(self) -> bool:
         """True for NUMBER and FLOAT."""
         return self.kind in {"NUMBER", "FLOAT"}
 
+    def described(self, given: ColumnType) -> ColumnType:
+        """Return the type of a column that the engine describes so: it knows no lengths, OBJECT and ARRAY."""
+        if self.length and self.kind == given.kind:
+            return ColumnType(self.kind, length=self.length)
+        return ColumnType(self.form) if self.form and given.kind == "VARIANT" else given
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Type:
         """Trees are copied with what is noted in them."""
         return self
 
     @classmethod
-    def of_column(cls, kind: ColumnType) -> Type:
+    def of_column(cls, column: Column) -> Type:
         """Return the type of a column."""
-        return _VARIANT if kind.is_semi_structured else cls(kind.kind, kind.scale, length=kind.length)
+        kind = column.type
+        if kind.is_semi_structured:
+            return cls("VARIANT", form=kind.kind.removeprefix("VARIANT"), null=column.nullable)
+        return cls(kind.kind, kind.scale, length=kind.length, null=column.nullable)
 
 
 _UNKNOWN, _NULL, _VARIANT, _TEXT = Type(), Type("NULL"), Type("VARIANT"), Type("VARCHAR")
+_ARRAY, _OBJECT = Type("VARIANT", form="ARRAY"), Type("VARIANT", form="OBJECT")
 _FLOAT, _NUMBER, _WHOLE, _BOOLEAN = Type("FLOAT"), Type("NUMBER"), Type("NUMBER", 0), Type("BOOLEAN")
 
 # -- Types that words and functions have ------------------------------------------------------------------
@@ -77,9 +95,9 @@ _WORDS: dict[object, Type] = {
     **dict.fromkeys((_KIND.BINARY, _KIND.VARBINARY), Type("BINARY")),
     **dict.fromkeys((_KIND.TIMESTAMP, _KIND.TIMESTAMPNTZ), Type("TIMESTAMP_NTZ")),
     **dict.fromkeys((_KIND.TIMESTAMPLTZ, _KIND.TIMESTAMPTZ), Type("TIMESTAMP_LTZ")),
-    **dict.fromkeys(
-        (_KIND.VARIANT, _KIND.OBJECT, _KIND.ARRAY, _KIND.JSON, _KIND.STRUCT, _KIND.MAP, _KIND.LIST), _VARIANT
-    ),
+    **dict.fromkeys((_KIND.VARIANT, _KIND.JSON), _VARIANT),
+    **dict.fromkeys((_KIND.OBJECT, _KIND.STRUCT, _KIND.MAP), _OBJECT),
+    **dict.fromkeys((_KIND.ARRAY, _KIND.LIST), _ARRAY),
     _KIND.DATE: Type("DATE"),
     _KIND.TIME: Type("TIME"),
     _KIND.BOOLEAN: _BOOLEAN,
@@ -87,6 +105,7 @@ _WORDS: dict[object, Type] = {
 }
 _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake").EXPRESSION_METADATA
 _COUNT = Type("NUMBER", 0, _COUNTED, _LONG_BITS)
+_NEVER_NULL = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank)
 # What needs no look at the arguments.
 _RETURNED: dict[type, Type] = {
     **{
@@ -95,10 +114,11 @@ _RETURNED: dict[type, Type] = {
         if spec.get("returns") in _WORDS
     },
     **dict.fromkeys(
-        (exp.Count, exp.Length, exp.ByteLength, exp.ArraySize, exp.RegexpCount, exp.StrPosition,
-         exp.RowNumber, exp.Rank, exp.DenseRank, exp.Year, exp.Month, exp.Day, exp.Extract),
+        (exp.Length, exp.ByteLength, exp.ArraySize, exp.RegexpCount, exp.StrPosition, exp.Year, exp.Month,
+         exp.Day, exp.Extract),
         _COUNT,
     ),
+    **dict.fromkeys(_NEVER_NULL, _COUNT._replace(null=False)),
     **dict.fromkeys((exp.GenerateSeries, exp.ArrayAgg, exp.ArrayUniqueAgg), Type("LIST")),
     **dict.fromkeys((exp.JSONExtract, exp.ParseJSON), _VARIANT),
     **dict.fromkeys((exp.TimestampFromParts, exp.ConvertTimezone, exp.AtTimeZone), Type("TIMESTAMP_NTZ")),
@@ -116,17 +136,25 @@ _CALLED = {
     **dict.fromkeys(("_binary", "unhex", "_hex"), Type("BINARY")),
     **dict.fromkeys(("json_extract_string", "_float_text", "_formatted", "_flat_path", "_exact_text"), _TEXT),
     **dict.fromkeys(
-        ("json_extract", "json_array", "json_object", "json_merge_patch", "to_json", "json_group_object",
-         "json_group_array", "get_path", "get", "to_variant", "to_object", "object_agg", "object_insert",
-         "_sorted_keys", "_parse_json", "_parse_json_once", "_try_parse_json", "_try_parse_json_once",
-         "_array", "_object", "_array_of", "_concatenated", "_object_of", "_enclosed", "_marked", "_unmarked",
-         "_picked", "_inserted", "_member", "_flat_value", "_flat_this", "_exact"),
+        ("json_extract", "json_merge_patch", "to_json", "get_path", "get", "to_variant", "_sorted_keys",
+         "_parse_json", "_parse_json_once", "_try_parse_json", "_try_parse_json_once", "_marked", "_unmarked",
+         "_member", "_flat_value", "_flat_this", "_exact"),
         _VARIANT,
+    ),
+    **dict.fromkeys(("json_array", "json_group_array", "_array", "_array_of", "_concatenated"), _ARRAY),
+    **dict.fromkeys(
+        ("json_object", "json_group_object", "to_object", "object_agg", "object_insert", "_object",
+         "_object_of", "_picked", "_inserted"),
+        _OBJECT,
     ),
     "_date": Type("DATE"),
     "_time": Type("TIME"),
 }  # fmt: skip
 _OF_ARGUMENT = frozenset({"try", "_cut", "cast_to_type", "arg_max", "arg_min"})
+# Macros that are NULL for a NULL only.
+_STRICT = frozenset(
+    {"_cut", "left", "unhex", "_binary", "_boolean", "_date", "_time", "_ntz", "_ltz", "_tz", "_zoned_local"}
+)
 
 # -- Types that depend on those of parts ------------------------------------------------------------------
 
@@ -150,6 +178,7 @@ SAME = (
 _WIDER = {
     "FLOAT": {"NUMBER", "VARCHAR", ""}, "TIMESTAMP_NTZ": {"DATE"}, "TIMESTAMP_LTZ": {"DATE", "TIMESTAMP_NTZ"},
 }  # fmt: skip
+_SUBTOTALS = ("rollup", "cube", "grouping_sets")
 _OF_DAYS = frozenset({"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
 
 
@@ -202,9 +231,10 @@ def common(types: Iterable[Type]) -> Type:
     if len(kinds) == 1:
         parts: Any = zip(*found, strict=True)
         merged: Any = (None if None in part else max(part) for part in parts)
-        kind, scale, most, bits, length = merged
+        kind, scale, most, bits, length, _, null = merged
         is_whole = all(known.bits for known in found)
-        return Type(kind, scale, most if is_whole else 0, bits if is_whole else 0, length)
+        form = next(iter(found)).form if len({known.form for known in found}) == 1 else ""
+        return Type(kind, scale, most if is_whole else 0, bits if is_whole else 0, length, form, null)
     for kind in ("VARIANT", "TIMESTAMP_TZ"):
         if kind in kinds:
             return Type(kind)
@@ -228,11 +258,14 @@ def outputs(query: exp.Expr | None) -> list[tuple[str, Type]] | None:
             for projection in query.expressions
         ]
         found = None if None in shown else list(itertools.chain.from_iterable(shown))
+        group = query.args.get("group")
+        if found and group is not None and any(group.args.get(part) for part in _SUBTOTALS):
+            found = [(name, known._replace(null=True)) for name, known in found]
     for both in reversed(sides):
         other = outputs(both.expression)
         if found is None or other is None or len(found) != len(other) or both.args.get("by_name"):
             return None
-        found = [(name, _beside(own, its)) for (name, own), (_, its) in zip(found, other, strict=True)]
+        found = [(name, _beside(own, its, both)) for (name, own), (_, its) in zip(found, other, strict=True)]
         both.meta[_OUTPUTS] = found
     return found
 
@@ -243,41 +276,53 @@ def _bare(query: exp.Expr | None) -> exp.Expr | None:
     return query
 
 
-def _beside(own: Type, other: Type) -> Type:
+def _beside(own: Type, other: Type, both: exp.SetOperation) -> Type:
     """Return the type of two columns of a set operation: a text becomes what the other one is."""
     kinds = {own.kind, other.kind}
-    if "VARCHAR" in kinds and len(kinds) == 2 and not kinds & {"", "NULL"}:
-        return other if own.kind == "VARCHAR" else own
-    return common((own, other))
+    is_read = "VARCHAR" in kinds and len(kinds) == 2 and not kinds & {"", "NULL"}
+    made = (other if own.kind == "VARCHAR" else own) if is_read else common((own, other))
+    if isinstance(both, exp.Except):
+        return made._replace(null=own.null)
+    is_null = own.null and other.null if isinstance(both, exp.Intersect) else own.null or other.null
+    return made._replace(null=is_null)
 
 
 def _literal(node: exp.Literal) -> Type:
     text = node.name.lower()
     if node.is_string:
-        return _TEXT
+        return _TEXT._replace(null=False)
     if text.isdecimal():
         value = int(text)
         bits = next((bits for bits in (_SHORT_BITS, _LONG_BITS) if value <= 2 ** (bits - 1)), WIDE_BITS)
-        return Type("NUMBER", 0, value, bits)
-    return _FLOAT if "e" in text else Type("NUMBER", len(text.partition(".")[2]))
+        return Type("NUMBER", 0, value, bits, null=False)
+    return (
+        Type("FLOAT", null=False) if "e" in text else Type("NUMBER", len(text.partition(".")[2]), null=False)
+    )
 
 
 def _cast(node: exp.Cast) -> Type:
     kind = node.to
+    null = isinstance(node, exp.TryCast) or type_of(node.this).null
     if kind.is_type(_KIND.DECIMAL):
-        return Type("NUMBER", int(kind.expressions[1].name) if len(kind.expressions) == 2 else 0)
-    return _WORDS.get(kind.this, _UNKNOWN)
+        return Type("NUMBER", int(kind.expressions[1].name) if len(kind.expressions) == 2 else 0, null=null)
+    return _WORDS.get(kind.this, _UNKNOWN)._replace(null=null)
 
 
 def _call(node: exp.Anonymous) -> Type:
     name = node.name.lower()
-    if name in _OF_ARGUMENT and node.expressions:
-        return type_of(node.expressions[0])
+    first = type_of(node.expressions[0]) if node.expressions else _UNKNOWN
+    null = first.null or name not in _STRICT
+    if name in _OF_ARGUMENT:
+        return first._replace(null=null)
     if name == "left":
         # What a cast to a VARCHAR of a length is written as.
         size = node.expressions[1].name
-        return Type("VARCHAR", length=int(size)) if size.isdecimal() else _TEXT
-    return _CALLED.get(name, _UNKNOWN)
+        return Type("VARCHAR", length=int(size) if size.isdecimal() else None, null=null)
+    if (name == "to_json" and first.kind == "LIST") or (
+        name == "_enclosed" and node.expressions[0].name == "["
+    ):
+        return _ARRAY
+    return _OBJECT if name == "_enclosed" else _CALLED.get(name, _UNKNOWN)._replace(null=null)
 
 
 def _choice(node: exp.Expr) -> Type:
@@ -285,7 +330,8 @@ def _choice(node: exp.Expr) -> Type:
     if any(known.kind in TIMES for _, known in given):
         # A text that is written out is read as the type of the others.
         given = [(value, known) for value, known in given if not isinstance(value, exp.Literal)]
-    return common(known for _, known in given)
+    is_filled = isinstance(node, exp.Coalesce) and any(not known.null for _, known in given)
+    return common(known for _, known in given)._replace(null=not is_filled)
 
 
 def _as_number(given: Type) -> Type:
@@ -356,6 +402,7 @@ def _operation(node: exp.Binary) -> Type:
         return _NUMBER
     if isinstance(node, exp.Div):
         return Type("NUMBER", scale_of_quotient(left.scale))
+    null = left.null or right.null
     if not isinstance(node, exp.Mul):
         scale, most = max(left.scale, right.scale), left.most + right.most
     else:
@@ -363,9 +410,9 @@ def _operation(node: exp.Binary) -> Type:
         scale = min(left.scale + right.scale, max(left.scale, right.scale, _MOST_SCALE))
         most = left.most * right.most
     if not (left.bits and right.bits and isinstance(node, OPERATIONS)):
-        return Type("NUMBER", scale)
+        return Type("NUMBER", scale, null=null or not isinstance(node, OPERATIONS))
     bits = max(left.bits, right.bits)
-    return Type("NUMBER", scale, min(most, _MOST), WIDE_BITS if most >= 2 ** (bits - 1) else bits)
+    return Type("NUMBER", scale, min(most, _MOST), WIDE_BITS if most >= 2 ** (bits - 1) else bits, null=null)
 
 
 def _days(node: exp.Expr) -> exp.Expr | None:
@@ -409,11 +456,13 @@ def _text(node: exp.Expr) -> Type:
 
 def _first_output(node: exp.Expr) -> Type:
     found = outputs(node)
-    return found[0][1] if found else _UNKNOWN
+    return found[0][1]._replace(null=True) if found else _UNKNOWN
 
 
 _RULES: dict[type, Callable[[Any], Type]] = {
-    **dict.fromkeys(SAME, lambda node: type_of(node.this)),
+    **dict.fromkeys(SAME, lambda node: type_of(node.this)._replace(null=True)),
+    **dict.fromkeys((exp.Paren, exp.Alias, exp.Order), lambda node: type_of(node.this)),
+    exp.Window: lambda node: type_of(node.this)._replace(null=not isinstance(node.this, _NEVER_NULL)),
     **dict.fromkeys(CHOICES, _choice),
     **dict.fromkeys((*OPERATIONS, exp.Div, exp.Mod), _operation),
     **dict.fromkeys((exp.Neg, exp.Abs), _signed),
@@ -425,6 +474,7 @@ _RULES: dict[type, Callable[[Any], Type]] = {
     **dict.fromkeys((exp.Subquery, exp.Select, exp.Any, exp.All), _first_output),
     exp.Distinct: lambda node: type_of(node.expressions[0]) if node.expressions else _UNKNOWN,
     exp.Literal: _literal,
+    exp.Boolean: lambda _: Type("BOOLEAN", null=False),
     exp.Anonymous: _call,
     exp.Sum: _sum,
     exp.Avg: _average,
@@ -457,6 +507,7 @@ class Scopes:
         # By the id of a relation: its columns, and that it may have others.
         self._known: dict[int, tuple[dict[str, Type], bool]] = {}
         self._relations: dict[int, list[tuple[str, exp.Expr]]] = {}
+        self._sides: dict[int, set[str]] = {}
 
     def note(self, nodes: Iterable[exp.Expr]) -> None:
         """Keep the types of columns, and of what stars stand for, beside them."""
@@ -497,12 +548,24 @@ class Scopes:
                 continue
             columns, has_more = self._columns(relation)
             if name in columns or table:
-                return columns.get(name, _UNKNOWN)
+                found = columns.get(name, _UNKNOWN)
+                return found._replace(null=found.null or self._may_be_missing(relation, scope))
             is_open |= has_more
         if named is not None:
             self._note_whole(named)
             return type_of(named.this)
         return _UNKNOWN if is_open else None
+
+    def _may_be_missing(self, relation: exp.Expr, scope: exp.Expr) -> bool:
+        """Return True for a relation that an outer join may have no row of; under LEFT, all but the first."""
+        sides = self._sides.get(id(scope))
+        if sides is None:
+            joins = scope.find_all(exp.Join)
+            sides = self._sides[id(scope)] = {
+                str(join.args["side"]) for join in joins if join.args.get("side")
+            }
+        first = scope.args.get("from_")
+        return bool(sides) and (sides != {"LEFT"} or not first or first.this is not relation)
 
     def _relations_of(self, scope: exp.Expr) -> list[tuple[str, exp.Expr]]:
         found = self._relations.get(id(scope))
@@ -535,14 +598,15 @@ class Scopes:
     def _given(self, relation: exp.Expr) -> list[tuple[str, Type]] | None:
         known = self._columns_of(relation)
         if known is not None:
-            return [(column.name, Type.of_column(column.type)) for column in known]
+            return [(column.name, Type.of_column(column)) for column in known]
         if isinstance(relation, exp.Table):
             query = _common_of(relation)
             columns, is_open = self._columns(query) if query is not None else ({}, True)
             return None if is_open else list(columns.items())
         if isinstance(relation, exp.Values):
             rows = [row.expressions for row in relation.expressions if isinstance(row, exp.Tuple)]
-            return [("", common(map(type_of, values))) for values in zip(*rows, strict=False)]
+            given = [list(map(type_of, values)) for values in zip(*rows, strict=False)]
+            return [("", common(each)._replace(null=any(one.null for one in each))) for each in given]
         is_query = isinstance(relation, (exp.Subquery, exp.CTE, exp.Lateral))
         return self._outputs(relation.this) if is_query else None
 
@@ -574,7 +638,12 @@ class Scopes:
                 columns, is_open = self._columns(relation)
                 if is_open:
                     return None
-                found += [(name, kind) for name, kind in columns.items() if name not in left_out]
+                is_missing = self._may_be_missing(relation, select)
+                found += [
+                    (name, kind._replace(null=kind.null or is_missing))
+                    for name, kind in columns.items()
+                    if name not in left_out
+                ]
                 left_out |= shared
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
@@ -389,9 +389,19 @@ def _columns(session: Session, query: str, listed: list[str] | None) -> list[Col
                 "21S01",
             )
         columns = [Column(name, column.type) for name, column in zip(listed, columns, strict=True)]
-    if len({column.name.upper() for column in columns}) != len(columns):
-        raise compilation_error("the columns of a view need different names.")
+    refuse_repeated([column.name for column in columns])
     return columns
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse columns whose names differ by nothing, or by case only, which the engine does not tell apart.
+
+    :raises SqlError: 002025.
+    """
+    folded = [name.upper() for name in names]
+    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
+    if twice is not None:
+        raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
 
 
 def columns_of(session: Session, query: exp.Expr, sql: str) -> list[Column]:
@@ -401,12 +411,11 @@ def columns_of(session: Session, query: exp.Expr, sql: str) -> list[Column]:
     """
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
     found = [Column(row[0], ColumnType.from_duckdb(str(row[1]))) for row in described]
-    known = [kind for _, kind in types.outputs(query) or ()]
+    known = query.meta_get(types.SHOWN) or ()
+    if len(known) != len(found):
+        known = [(column.name, types.Type()) for column in found]
+    # The engine has other names for a second column of the same name.
     return [
-        Column(column.name, ColumnType(own.kind, length=own.length))
-        if own.length and own.kind == column.type.kind
-        else column
-        for own, column in zip(
-            known if len(known) == len(found) else [types.Type()] * len(found), found, strict=True
-        )
+        Column(name.rstrip(types.MARK), own.described(column.type))
+        for (name, own), column in zip(known, found, strict=True)
     ]

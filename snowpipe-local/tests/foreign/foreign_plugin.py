@@ -100,6 +100,18 @@ def _fresh_account() -> Iterator[None]:
                 cursor.execute(f'DROP DATABASE "{row[1]}"')
 
 
+# -- Snowpark -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _in_a_schema(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A session whose schema was dropped has none, and tests of the same file go on in it."""
+    yield
+    session = getattr(request.node, "funcargs", {}).get("session") if _SUITE == "snowpark" else None
+    if session is not None and not session._conn._conn.is_closed():
+        session._conn._conn.cursor().execute("USE SCHEMA LOCAL.PUBLIC")
+
+
 # The suites' conftest files import both before any hook of a plugin is called.
 _REPORT.touch()
 if _SUITE in {"connector", "snowpark"}:
@@ -108,6 +120,11 @@ if _SUITE in {"connector", "snowpark"}:
         sys.modules[_name].CONNECTION_PARAMETERS = dict(_ACCOUNT)  # type: ignore[attr-defined]
 elif _SUITE == "fakesnow":
     _replace_fakesnow()
+if _SUITE.startswith("sqlalchemy"):
+    # A test drops tables that a session of its own has changed, for which a DROP waits here.
+    snowflake.connector.connect = lambda *given, **named: _connect(
+        *given, **{"session_parameters": {"LOCK_TIMEOUT": 10}, **named}
+    )
 if _SUITE == "snowpark":
     import tests.integ.session_parameters as _of_session
 

@@ -23,6 +23,10 @@ def test_each_has_its_own_rows_and_columns(local):
     local.sql('DELETE FROM "t" WHERE a = 2')
     local.sql('MERGE INTO "t" USING t ON "t".a = t.a WHEN NOT MATCHED THEN INSERT (a) VALUES (t.a)')
     assert local.values('SELECT a FROM "t" ORDER BY a') == [(1,), (4,)]
+    common = (
+        'WITH "t" AS (SELECT 9 AS z), o AS (SELECT count(*) AS n FROM public."t") SELECT "t".z, n FROM "t", o'
+    )
+    assert local.values(common) == [(9, 2)]
     local.sql('ALTER TABLE "t" ADD COLUMN c INT')
     assert len(local.sql('DESCRIBE TABLE "t"')) == 3
     assert len(local.sql("DESCRIBE TABLE t")) == 1

@@ -79,7 +79,7 @@ def test_rows_go_into_tables_joins_subqueries_and_transactions(local):
 
 
 def inferred(local: LocalCatalog, arguments: str) -> dict[str, dict[str, Any]]:
-    for name, kind in (("pq", "PARQUET"), ("oc", "ORC"), ("csv", "CSV")):
+    for name, kind in (("pq", "PARQUET"), ("oc", "ORC"), ("csv", "CSV"), ("head", "CSV PARSE_HEADER = TRUE")):
         local.sql(f"CREATE OR REPLACE FILE FORMAT {name} TYPE = {kind}")
     pq.write_table(pa.table({"ID": pa.array([1], pa.int32()), "ok": [True]}), local.put("a.parquet", b""))
     pq.write_table(pa.table({"ID": [1.5], "extra": ["x"]}), local.put("b.parquet", b""))
@@ -99,12 +99,37 @@ def test_case_of_inferred_columns_can_be_ignored_and_orc_is_read(local):
     assert {name: row["type"] for name, row in found.items()} == {"ID": "NUMBER(38, 0)"}
 
 
+def test_columns_of_csv_and_json_have_the_narrowest_type_of_their_values(local):
+    local.put("h/h.csv", b"id,a b,at\n1,1.25,2026-01-01\n-20,3,2026-01-02 01:00:00\n,1e3,\n")
+    local.put(
+        "n.json", b'{"b": {"x": 1}, "a": 1.5, "q": [], "n": null, "s": "2026-01-01"}\n{"a": 20, "q": 1}\n'
+    )
+    for arguments, expected in [
+        ("LOCATION => '@s/in', FILE_FORMAT => 'csv'",
+         [("c1", "NUMBER(1, 0)", "$1"), ("c2", "TEXT", "$2")]),
+        ("LOCATION => '@s/h', FILE_FORMAT => 'head'",
+         [("id", "NUMBER(2, 0)", "$1"), ("a b", "REAL", "$2"), ("at", "TIMESTAMP_NTZ", "$3")]),
+        ("LOCATION => '@s/h', FILE_FORMAT => 'head', MAX_RECORDS_PER_FILE => 1",
+         [("id", "NUMBER(1, 0)", "$1"), ("a b", "NUMBER(3, 2)", "$2"), ("at", "DATE", "$3")]),
+        ("LOCATION => '@s/n.json', FILE_FORMAT => 'js'",
+         [("a", "NUMBER(3, 1)", "$1:a"), ("b", "OBJECT", "$1:b"), ("n", "TEXT", "$1:n"),
+          ("q", "VARIANT", "$1:q"), ("s", "TEXT", "$1:s")]),
+    ]:  # fmt: skip
+        found = inferred(local, arguments)
+        assert [(row["column_name"], row["type"], row["expression"]) for row in found.values()] == [
+            (name, kind, f"{place}::{kind}") for name, kind, place in expected
+        ]
+    assert local.values("SELECT $1 FROM @s/n.json (FILE_FORMAT => js) LIMIT 1")[0][0].startswith(
+        '{"a":1.5,"b"'
+    )
+
+
 def test_a_wrong_call_of_infer_schema_reports_what_is_wrong(local):
     for arguments, named in [
         ("FILE_FORMAT => 'pq'", "LOCATION"), ("LOCATION => '@s'", "FILE_FORMAT"),
         ("LOCATION => '@s', FILE_FORMAT => 'pq', COLOUR => 1", "takes"),
         ("LOCATION => '@s/c', FILE_FORMAT => 'pq'", "c.orc"),
-        ("LOCATION => '@s', FILE_FORMAT => 'csv'", "CSV"),
+        ("LOCATION => '@s/in', FILE_FORMAT => 'csv', FILES => ('a.csv', 'gone.csv')", "gone"),
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ]:  # fmt: skip
         with pytest.raises(SqlError, match=named):
