@@ -70,12 +70,16 @@ class CollectedOnce(PytestRunner):
     def _collected(self) -> pytest.Session:
         os.chdir("mutants")
         options = ["--rootdir=.", "--tb=native", "-q", "--capture=no", *self._pytest_add_cli_args]
-        # Not pytest.main: it ends the session, and what was collected could run no more.
+        # Not pytest.main: it ends the session, and what was collected could run no more. What is called instead
+        # leaves out "addopts" of pyproject.toml.
+        options.append("--import-mode=importlib")
         config = pytest.Config.fromdictargs({}, [*options, *self._pytest_add_cli_args_test_selection])
         config._do_configure()
         session = pytest.Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
         config.hook.pytest_collection(session=session)
+        if session.testsfailed:  # a mutant would live for want of the tests that are not there
+            raise RuntimeError(f"{session.testsfailed} files of tests cannot be collected")
         return session
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
