@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_snowpipe.routing import load_plan, probes
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
+from airflow_provider_snowpipe.spark.submit.source import SourceBacklog
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.refusals import refused
 
@@ -42,8 +43,10 @@ def test_a_policy_that_cannot_be_is_refused():
         ("band", -0.1, "band is -0.1"),
         ("has_pipe", "no", "has_pipe is 'no': give true or false"),
         ("measured", {"pipe": 0.0}, "measured is"),
+        *((name, 0, f"{name}=0") for name in ("load_within", "many_files", "flood_bytes")),
     ]:
         refused(ConfigurationError, lambda given: LoadPolicy(**dict([given])), [(option, value)], words)
+    assert LoadPolicy(load_within=0.5, many_files=1, flood_bytes=0.5).many_files == 1
 
 
 class TestCostModel:
@@ -126,6 +129,18 @@ def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
     assert probes.backlog_shape({0: (500, 0, 100)}, 200).rows == 0, "made again"
     with pytest.raises(ConfigurationError, match="'p'"):
         probes.backlog_shape({"p": (None, 5, 4)}, 1)
+
+
+def test_a_queue_whose_size_the_author_knows_is_not_asked():
+    def connect():
+        raise ConnectionError
+
+    backlog = SourceBacklog(connect)
+    for known in ({"bounded": False, "arrival_rate": 1.0}, {"rows": 0}, {"bytes": 5.0, "bounded": True}):
+        assert backlog.shape(known) == probes.DataShape.from_json(known)
+    for known in ({}, {"bounded": True, "files": None}):
+        with pytest.raises(ConnectionError):
+            backlog.shape(known)
 
 
 def test_a_size_that_spark_does_not_know_is_not_taken():

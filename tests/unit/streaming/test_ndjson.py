@@ -104,6 +104,8 @@ def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
     table = pa.table({"a": list(range(10)), "l": [[i] for i in range(10)], "m": maps})
     rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
     assert encode_ndjson(table.slice(3, 4)) == rows
+    some = pa.array([[("k", 1)], None, [("k", 2)], [], None], maps.type)
+    assert texts(some.slice(1)) == ["null", '{"k":2}', "{}", "null"]
     assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
 
 

@@ -309,6 +309,7 @@ class TestFolder:
             "headers": [],
         }  # fmt: skip
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+        assert row_gate.read_letters(str(directory)) == [b"raw"]
 
     @pytest.mark.parametrize("letter", ["日", "😀"])
     def test_long_names_of_other_scripts_and_dots_are_no_hindrance(self, tmp_path, letter):
