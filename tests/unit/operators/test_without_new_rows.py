@@ -119,7 +119,6 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab):
         ("a/2.ndjson", 0, "w"),
         ("a/1.ndjson", 1, "a"),
     ],
-    ids=["file", "row", "partition", "lost-row", "changed"],
 )
 def test_spark_is_started_for(lab, name, rows, mode):
     if name == "a/1.ndjson":

@@ -131,5 +131,7 @@ class TestWritePlan:
             refused(ConfigurationError, plans.RowsToWrite.from_mapping, [source], words)
 
     def test_that_cannot_be_done_is_refused(self):
+        values = {**json.loads(WRITE.to_json()), "folder": 5}
+        refused(ConfigurationError, plans.WritePlan.from_json, [json.dumps(values)], "plan folder is 5")
         wrong = [{"rows": None}, {"folder": ""}, {"target_file_bytes": 1}]
         refused(ConfigurationError, lambda changes: replace(WRITE, **changes), wrong)

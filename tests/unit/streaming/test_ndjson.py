@@ -51,6 +51,7 @@ def test_values_are_written_exactly():
     ]:
         assert (kind, texts(values, kind)) == (kind, expected)
     assert texts(pa.array(["q", None, "q"]).dictionary_encode()) == ['"q"', "null", '"q"']
+    assert texts(pa.RunEndEncodedArray.from_arrays([2, 3], ["q", None])) == ['"q"', '"q"', "null"]
 
 
 def test_timestamps_are_written_in_utc_where_they_have_a_zone_or_get_one():

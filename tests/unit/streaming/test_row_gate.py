@@ -160,7 +160,6 @@ class TestPositions:
             (IntegerOffset, b'{"ID":1}\n{"ID":"x"}\n', (7, 9, 2), None),
             (LexicographicOffset, b'{"ID":1}\n{"ID":"x"}\n', ("a", "b", 2), None),
         ],
-        ids=["lines", "rows", "fewer", "more", "cannot-count"],
     )
     def test_are_counted_and_never_guessed(self, tmp_path, kind, body, part, position):
         *given, count = part
