@@ -1,12 +1,14 @@
 """The mutation run: expressions change one at a time, and a unit test has to fail.
 
     python scripts/mutants.py [MODULE]…                 the exactly-once core, or modules: streaming/progress
-    python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``
+    python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``;
+                                                        those that live meet the integration tests, too
 
 It runs in the folder of a distribution, whose tests/mutants.toml has the modules of the core, and whose
 pyproject.toml has ``[tool.mutmut]``: the tests, and what is left as it is. mutmut makes the mutants in a copy
 (``mutants/``; the working tree is never touched) and finds out which tests reach which function.
 ``one_collection.py`` runs them: the likeliest and quickest first, and for so long only (``SECONDS``).
+``second_round.py`` runs those of a sample's second round.
 
 Exit code 1: a module in which a smaller share is killed than tests/mutants.toml says, less than 90 % of all,
 or a mutant without a verdict. The lines for that file are printed: a share there only goes up.
@@ -29,7 +31,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,8 @@ SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
 SKIN = ("operators", "cli")
 """Folders with tests of whole ways through the others."""
 SECONDS = 2.0
-# mutmut's words for an outcome; others ("not checked", "suspicious", "segfault") are no verdict.
-KILLED = ("killed", "timeout", "segfault")
+# mutmut's words for an outcome, and that of the second round; others, as "not checked", are no verdict.
+KILLED = ("killed", "timeout", "segfault", "integration")
 SURVIVED = ("survived", "no tests")
 
 
@@ -52,12 +54,14 @@ class Mutant:
     :param function: the function, or ``Class.method``
     :param outcome: mutmut's word
     :param diff: the change as a unified diff of the function
+    :param key: mutmut's name of it
     """
 
     module: str
     function: str
     outcome: str
     diff: str = ""
+    key: str = ""
 
     def changed(self, sign: str) -> list[str]:
         """The lines that the change removes (``-``) or adds (``+``)."""
@@ -197,7 +201,7 @@ def run(
         function, owner = orig_function_and_class_names_from_key(key)
         diff = "" if status in KILLED else get_diff_for_mutant(key, path=data.path)
         module = str(Path(data.path).relative_to(package).with_suffix(""))
-        return Mutant(module, f"{owner}.{function}" if owner else function, status, diff)
+        return Mutant(module, f"{owner}.{function}" if owner else function, status, diff, key)
 
     names: tuple[str, ...] = ()
     if sample:
@@ -213,6 +217,16 @@ def run(
     if again := tuple(key for key, (_, status) in tried.items() if status not in KILLED + SURVIVED):
         tried = outcomes(again)
     return [described(key, *outcome) for key, outcome in tried.items()]
+
+
+def met_again(found: Sequence[Mutant], package: str, folder: Path, processes: int) -> list[Mutant]:
+    """Show those that live to the integration tests."""
+    from second_round import second_round
+
+    print(f"{'first round':34} {counts(found)}", flush=True)
+    alive = [one.key for one in found if one.outcome in SURVIVED]
+    outcomes = second_round(package, alive, folder, processes)
+    return [replace(one, outcome=outcomes.get(one.key, one.outcome)) for one in found]
 
 
 @contextlib.contextmanager
@@ -287,6 +301,8 @@ def main() -> int:
         # A mutant that is stopped leaves its tests' files behind.
         os.environ["TMPDIR"] = folder
         found = run(package, files, tests, sample, options.processes)
+        if sample:
+            found = met_again(found, package, Path(folder), options.processes)
     sources = {one.module: Path(package, f"{one.module}.py").read_text() for one in found}
     report, passed = judge(found, shares, sources)
     print(

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
+from second_round import within
 
 
 class Killers:
@@ -70,12 +71,16 @@ class CollectedOnce(PytestRunner):
     def _collected(self) -> pytest.Session:
         os.chdir("mutants")
         options = ["--rootdir=.", "--tb=native", "-q", "--capture=no", *self._pytest_add_cli_args]
-        # Not pytest.main: it ends the session, and what was collected could run no more.
+        # Not pytest.main: it ends the session, and what was collected could run no more. This call leaves out
+        # "addopts" of pyproject.toml.
+        options.append("--import-mode=importlib")
         config = pytest.Config.fromdictargs({}, [*options, *self._pytest_add_cli_args_test_selection])
         config._do_configure()
         session = pytest.Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
         config.hook.pytest_collection(session=session)
+        if session.testsfailed:  # a mutant would live for want of the tests that are not there
+            raise RuntimeError(f"{session.testsfailed} files of tests cannot be collected")
         return session
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
@@ -142,14 +147,3 @@ def in_order(
         return -killed.get(test, 0), not is_near, seconds[test] / (1 + in_module.get(test, 0)), test
 
     return sorted(tests, key=rank)
-
-
-def within(limit: float, tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """The first tests that fit into a limit together, without those that are too long; one at least."""
-    chosen: list[str] = []
-    left = limit
-    for test in (tests := list(tests)):
-        if seconds[test] <= left:
-            chosen.append(test)
-            left -= seconds[test]
-    return chosen or tests[:1]

@@ -196,7 +196,7 @@ class Run:
                 self._changed.wait_for(lambda: not self._processes, _END_SECONDS)
             finally:
                 for process in self._processes:
-                    _kill(process)
+                    kill_session(process)
 
     @staticmethod
     def _needs(stage: Stage) -> int:
@@ -275,7 +275,7 @@ def _stopped_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator
             stopped.set()
             _interrupt(process)
             if not ended.wait(_END_SECONDS):
-                _kill(process)
+                kill_session(process)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -292,7 +292,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGINT)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill the session of a stage: also what has a group of its own, as a local service of the tests has."""
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError):

@@ -194,8 +194,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         except AirflowException as error:
             ti: Any = context["ti"]
             given = ti.xcom_pull(task_ids=ti.task_id, key=FILES_KEY, map_indexes=ti.map_index)
-            cause = error.__cause__
-            if given is None or not isinstance(cause, AirflowException) or not is_deferral_timeout(cause):
+            if given is None or not is_deferral_timeout(error.__cause__):
                 raise
             raise AirflowException(
                 error_line(
@@ -204,7 +203,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                     f"margin that {len(given):,} files are loaded: see whether a triggerer runs. Run again, "
                     "which asks load history first",
                 )
-            ) from cause
+            ) from error.__cause__
 
     def on_kill(self) -> None:
         """Cancel the COPY that runs, or stop Spark."""

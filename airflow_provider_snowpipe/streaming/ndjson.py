@@ -202,7 +202,7 @@ class _Column:
             keys = keys.cast(pa.string())
         base = int(offsets[0]) if len(offsets) else 0
         span = int(offsets[-1]) - base if len(offsets) else 0
-        shifted = pa.array(offsets - base, pa.int32())
+        shifted = pa.array(offsets - base)
         if values.null_count:
             lengths = np.diff(offsets)
             lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -210,7 +210,6 @@ class _Column:
                 raise EncodingError(f"column {self.path!r}: null maps hold entries; rebuild the column")
             shifted = pa.array(
                 offsets - base,
-                pa.int32(),
                 mask=np.append(values.is_null().to_numpy(zero_copy_only=False), False),
             )
         return pa.MapArray.from_arrays(
@@ -337,8 +336,7 @@ class BlockLines:
         empty = (lengths == 1) | ((lengths == 2) & (octets[starts] == _RETURN))
         rows = np.flatnonzero(~empty)
         longest = int(lengths.max(initial=0))
-        numbers = rows.astype(np.int64, copy=False)
-        return cls(data, starts[rows], ends[rows], numbers, longest, _is_utf8(data))
+        return cls(data, starts[rows], ends[rows], rows, longest, _is_utf8(data))
 
     @property
     def rows(self) -> int:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
@@ -191,7 +191,7 @@ def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelt
     return min(limits, default=None)
 
 
-def is_deferral_timeout(error: AirflowException) -> bool:
+def is_deferral_timeout(error: BaseException | None) -> bool:
     """True when a deferral's own time was over, and not when its trigger failed.
 
     Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).

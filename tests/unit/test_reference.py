@@ -129,7 +129,6 @@ JOB = {
         {"kind": "delta", "path": "/lake/orders", "order_by": "ID"},
         {"kind": "iceberg", "table": "sales.orders"},
     ],
-    ids=["files", "kafka", "table", "delta", "iceberg"],
 )
 def test_plans_are_what_their_schemas_describe(source):
     page = (DOCS / "how-to" / "run-elsewhere.md").read_text()

@@ -1,6 +1,7 @@
 """The runner of stages behind ``make``, and the lists of accepted mutants."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import tomllib
 
 import pytest
 
+from scripts import second_round
 from scripts.run_stages import REPOSITORY, STAGES, WORKERS, Run, Stage, read_run, summary
 
 
@@ -77,3 +79,33 @@ def test_a_module_below_its_share_fails_the_run():
     report, passed = mutants.judge([killed] * 18 + [alive] * 2, {"m": 95}, {"m": "x = 1"})
     assert not passed
     assert "below their share: m; without a verdict: 0" in report
+
+
+def test_a_mutant_that_lives_meets_the_tests_that_reach_its_function_and_then_those_beside(tmp_path):
+    unit = "tests/unit/a.py::one"
+    seconds = {unit: 1.0, "i.py::near": 3.0, "i.py::slow": 31.0, "i.py::here": 9.0, "j.py::far": 1.0}
+    outcomes = {name: (taken, True) for name, taken in seconds.items()} | {"i.py::bad": (1.0, False)}
+    (tmp_path / "outcomes.json").write_text(json.dumps(outcomes))
+    reached = [("x_f", "collection"), ("x_f", "i.py::here"), ("x_f", "i.py::bad"), ("x_g", "j.py::far")]
+    (tmp_path / "7.tsv").write_text("\n".join(map("\t".join, reached)))
+    notes = second_round.Notes()
+    notes.add(tmp_path)
+    notes.reached["x_f"].add(unit)
+
+    assert (notes.seconds, notes.failed) == (seconds, ["i.py::bad"])
+    assert notes.tests_of("x_f__mutmut_1") == [unit, "i.py::here", "i.py::near"]
+    assert notes.tests_of("x_h__mutmut_1") == []
+
+
+def test_a_mutant_is_killed_by_a_test_that_fails_or_does_not_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(second_round, "COPY", tmp_path)
+    monkeypatch.syspath_prepend(REPOSITORY / "scripts")
+    tests = "import os, time\ndef test_it(): assert os.environ['MUTANT_UNDER_TEST'] == 'good'\n"
+    (tmp_path / "test_it.py").write_text(f"{tests}def test_long(): time.sleep(600)\n")
+    for key, test, seconds, outcome in [
+        ("good", "test_it", 60.0, "survived"),
+        ("bad", "test_it", 60.0, "integration"),
+        ("good", "test_long", 2.0, "timeout"),
+    ]:
+        found = second_round._outcome(key, [f"test_it.py::{test}"], tmp_path / "log", seconds)
+        assert (test, found) == (test, outcome), (tmp_path / "log").read_text()

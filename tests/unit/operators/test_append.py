@@ -174,7 +174,6 @@ class TestRowsThatDoNotFit:
             ({"rows": [{"ID": 1, "IDD": 2}], "unknown_columns": "fail"}, "UnknownColumnsError"),
             ({"rows": [{"ID": 1, "IDD": 2}], "evolve_columns": False}, "ConfigurationError"),
         ],
-        ids=["value", "no key", "a key", "evolve"],
     )
     def test_are_refused_before_one_is_sent(self, snowpipe, table, append, options, error):
         with pytest.raises(AirflowFailException, match=error):

@@ -178,12 +178,18 @@ def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(l
     metadata = {"T": "topic", "P": "partition", "O": "offset"}
     columns = KafkaSource(bootstrap_servers="b:1", topics=["t"], metadata=metadata).row_columns
     assert columns is not None
+    query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
     with load.hook().sql_session("test") as run:
-        query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
         rows = TableRows.of(run(query), columns[0])
+        load.sql("INSERT INTO {T}_K VALUES ('t', NULL, 8), (NULL, 1, 9)")
+        mixed = TableRows.of(run(query), columns[0])
     doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), {("t", "0"): 1}, 0).differences
     assert ("twice" in doubled, "number 6" in doubled, "1 of its" in missing) == (True, True, True)
     assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), {("t", "1"): 1}, 0).differences == ()
+    two = ChannelAudit("c", "5", 2, 2, 0)
+    known, unknown = (one.compared(two, {("t", "1"): 1}, 0) for one in (rows, mixed))
+    assert (len(known.differences), unknown.differences) == (1, ())
+    assert "2 rows" in unknown.notes[0]
 
 
 def test_of_a_dag_or_of_everything_fails_the_task_and_leaves_what_it_found(load):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import stat
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.channels import (
     SnowpipeDropChannelOperator,
     SnowpipeOpenChannelOperator,
@@ -174,7 +176,9 @@ def test_a_drop_waits_for_the_commit_unless_it_is_forced_and_reports_what_is_los
     assert run(Drop)["existed"] is False
 
 
-def test_a_reset_shows_old_and_new_token_and_discards_rows_only_when_requested(snowpipe, run, capsys):
+def test_a_reset_shows_old_and_new_token_and_discards_rows_only_when_requested(
+    snowpipe, run, capsys, monkeypatch
+):
     append = send(snowpipe, "c", "a:1", "a:3")
     value = run(Reset)
     assert (value, snowpipe.channels["c"].committed) == (
@@ -191,6 +195,14 @@ def test_a_reset_shows_old_and_new_token_and_discards_rows_only_when_requested(s
     with pytest.raises(errors.WriterActiveError):
         run(Reset)
     assert run(Reset, allow_active_writer=True)["new"] == "a:1"
+
+    (listed,), openings = snowpipe.listed(), iter(range(2))
+    other = replace(listed, name="b", client_sequencer=0)
+    monkeypatch.setattr(
+        SnowpipeHook, "list_channels", lambda _: [other, replace(listed, client_sequencer=next(openings))]
+    )
+    with pytest.raises(errors.WriterActiveError, match="openings"):
+        run(Reset)
 
 
 def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):

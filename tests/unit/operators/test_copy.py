@@ -308,7 +308,6 @@ class TestDeferral:
             (SnowpipeCopyOperator, {"stage": "@S"}, {**FORCED, "purge": True}),
             (SnowpipeLoadOperator, {"source": "@S", "path": "copy"}, {}),
         ],
-        ids=["copy", "load"],
     )
     def test_a_task_that_comes_back_reports_its_own_files(
         self, copying: Copying, kind: Any, more: Options, options: Options

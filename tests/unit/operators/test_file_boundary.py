@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.checkpoint import Hold, held, held_apart
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
+from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.source_log import unit_token
@@ -656,6 +657,16 @@ class TestPipe:
 
         piped.assert_every_row_is_there_once()
         assert (done["rows_loaded"], piped.positions[A]) == (6, "3.ndjson:2")
+
+    def test_a_wait_that_takes_too_long_names_the_files_and_another_failure_is_left_alone(
+        self, piped: Load
+    ) -> None:
+        operator, context, _ = self.waiting(piped)
+        late = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+        for words in (late, "Trigger failure"):
+            with pytest.raises(AirflowException) as raised:
+                operator.resume_execution("__fail__", {"error": words}, context)
+            assert ("FilesNotLoadedError" in str(raised.value)) == (words == late)
 
     def test_the_worker_waits_for_copy_and_the_triggerer_for_the_pipe(
         self, piped: Load, monkeypatch: Patch

@@ -107,7 +107,6 @@ class TestStaging:
     @pytest.mark.parametrize(
         "spark_options",
         [{"driver_memry": "1g", "conf": {"k": "hunter2"}}, {"application": "x.py"}, [1]],
-        ids=["typo", "application", "list"],
     )
     def test_spark_options_that_cannot_be_are_named_without_a_value(self, account, folder, spark_options):
         (folder / "c.txt").unlink()

@@ -44,11 +44,7 @@ def ingest(**given):
     return task(**given).execute(task_context(began=dt.datetime.now(dt.UTC)))
 
 
-@pytest.mark.parametrize(
-    ("given", "waits"),
-    [({}, True), ({"stage": "@S"}, False), ({"table": "T"}, True)],
-    ids=["pipe", "stage", "table"],
-)
+@pytest.mark.parametrize(("given", "waits"), [({}, True), ({"stage": "@S"}, False), ({"table": "T"}, True)])
 def test_files_that_copy_has_loaded_are_refused(account, given, waits):
     account.copy("a")
     with pytest.raises(AirflowException) as refused:

@@ -41,7 +41,6 @@ def test_properties_of_a_catalog(source):
         ({"host": "lake", "password": "hush"}, {"uri": "https://lake"}, {"token": "hush"}),
         ({"extra": {"uri": "postgresql://a:hush@b/c"}}, {}, {"uri": "postgresql://a:hush@b/c"}),
     ],
-    ids=["parts", "token", "address-with-password"],
 )
 def test_address_and_password_of_a_catalog_are_taken_apart(source, connection, options, secrets):
     spec, found = source(LAKE, **connection)

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
@@ -118,7 +119,6 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab):
         ("a/2.ndjson", 0, "w"),
         ("a/1.ndjson", 1, "a"),
     ],
-    ids=["file", "row", "partition", "lost-row", "changed"],
 )
 def test_spark_is_started_for(lab, name, rows, mode):
     if name == "a/1.ndjson":
@@ -218,6 +218,13 @@ def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
     found = {key: (one.channel, one.token, one.rows_before) for key, one in left.items()}
     expected = [("p_a", tokens[0], 1), ("p_b", tokens[1], 2), ("bare", "41", 0)]
     assert (list(found.values()), list(found)[-1]) == (expected, "bare")
+    queries = [
+        TableSource(query=text, name="q", offset_column="ID")
+        for text in ("SELECT 1", "SELECT 2", "SELECT  1 ")
+    ]
+    others = [SourceRecord.read(TARGET, one).key for one in queries]
+    keys = [SourceRecord.read(pipe, spec).key for pipe in (TARGET, f"{TARGET}2")] + others
+    assert len(set(keys)) == 4, (keys, "the same query with other spaces is the same")
 
 
 class TestLocalMaster:

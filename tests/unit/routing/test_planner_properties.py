@@ -87,6 +87,8 @@ def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy
     assert all(one.credits >= 0 and one.seconds >= one.latency > 0 for one in plan.estimates)
     assert plan.lines()
     assert len(plan.table()) == 3
+    chosen = [one["chosen"] for one in plan.table() if one["chosen"]]
+    assert chosen == ["forced" if plan.is_forced else "yes"]
     assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_snowpipe.routing import load_plan, probes
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
+from airflow_provider_snowpipe.spark.submit.source import SourceBacklog
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.refusals import refused
 
@@ -42,8 +43,10 @@ def test_a_policy_that_cannot_be_is_refused():
         ("band", -0.1, "band is -0.1"),
         ("has_pipe", "no", "has_pipe is 'no': give true or false"),
         ("measured", {"pipe": 0.0}, "measured is"),
+        *((name, 0, f"{name}=0") for name in ("load_within", "many_files", "flood_bytes")),
     ]:
         refused(ConfigurationError, lambda given: LoadPolicy(**dict([given])), [(option, value)], words)
+    assert LoadPolicy(load_within=0.5, many_files=1, flood_bytes=0.5).many_files == 1
 
 
 class TestCostModel:
@@ -128,8 +131,20 @@ def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
         probes.backlog_shape({"p": (None, 5, 4)}, 1)
 
 
+def test_a_queue_whose_size_the_author_knows_is_not_asked():
+    def connect():
+        raise ConnectionError
+
+    backlog = SourceBacklog(connect)
+    for known in ({"bounded": False, "arrival_rate": 1.0}, {"rows": 0}, {"bytes": 5.0, "bounded": True}):
+        assert backlog.shape(known) == probes.DataShape.from_json(known)
+    for known in ({}, {"bounded": True, "files": None}):
+        with pytest.raises(ConnectionError):
+            backlog.shape(known)
+
+
 def test_a_size_that_spark_does_not_know_is_not_taken():
-    assert probes.dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
+    assert [probes.dataframe_shape(size, 1, rows=7).bytes for size in (2**63 - 1, 5)] == [None, 5]
     with pytest.raises(ConfigurationError, match="stands for unknown"):
         probes.dataframe_shape(2**63 - 1, 1)
 

@@ -52,7 +52,9 @@ def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path):
     assert 66_000 < min(sizes) <= max(sizes) < 150_000
 
 
-def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path):
+@pytest.mark.parametrize("read_bytes", [5, 1 << 20])
+def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path, monkeypatch, read_bytes):
+    monkeypatch.setattr(combine_lines, "_READ_BYTES", read_bytes)
     bodies = [b"%d,x\n" % n * 50 for n in range(6)]
     files = written(tmp_path, {f"{n}": b"id,name\r\n" + body for n, body in enumerate(bodies)})
     made = combined(files, tmp_path, 500, combine_lines.header_of(files[0]))

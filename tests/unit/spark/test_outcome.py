@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.lag import FileBehind
+from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import binding_of, token
@@ -268,6 +268,11 @@ class TestFollowedChannels:
             for at, inserted in polls:
                 channels.take({name: status_of(name, None, inserted) for name in "ab"}, at)
             assert line in channels.line()
+
+    def test_backlogs_are_summed_up_with_the_oldest_time_that_is_known(self):
+        one = FileBacklog.of([FileBehind(1, 10, 5_000), FileBehind(2, 20, 3_000), FileBehind(3, 5, 9_000)], 2)
+        assert FileBacklog.total([None, FileBacklog(1, 2), one]) == FileBacklog(3, 27, 3_000)
+        assert FileBacklog.total([None]) is None
 
     def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self):
         now = int(time.time() * 1_000)

@@ -75,7 +75,7 @@ def test_channel_is_named_after_prefix_source_and_partition_and_a_source_has_a_n
 
 def test_wrong_plan_is_refused_by_key_and_value():
     for text, named in [
-        ("not json", "not JSON"),
+        ("not json", "the plan is not JSON"),
         ("[]", "list"),
         (_changed(plan_version=1), "plan_version is 1"),
         (_changed(colour="red"), "unknown key 'colour' (value 'red')"),
@@ -85,7 +85,10 @@ def test_wrong_plan_is_refused_by_key_and_value():
         (_changed(credentials_path=""), "give one of them"),
         (_changed(credentials_variable="SECRET"), "'SECRET' and credentials_from '': give one of them"),
         *(
-            (_changed(credentials_path="", credentials_from=wrong), "give 'file:/path' of a credentials file")
+            (
+                _changed(credentials_path="", credentials_from=wrong),
+                f"plan credentials_from is '{wrong}': give",
+            )
             for wrong in ("file:c.json", "python:vault", "python:my vault:ask", "vault:ask", "/c.json")
         ),
         (_changed(application=""), "application is empty"),
@@ -129,10 +132,14 @@ class TestWritePlan:
             ({"table": "t", "query": "q"}, "source has table and query"),
             ({"tabel": "t"}, "unknown key 'tabel'"),
             ({"path": "/in", "options": {"password": "x"}}, "looks like a secret"),
-            ("t", "give a mapping, or in JSON an object"),
+            *(({name: "s3://k:s@b"}, f"source {name}") for name in ("table", "query", "path")),
+            ({"paths": ["s3://k:s@b"]}, "source path"),
+            ("t", "source is 't': give a mapping, or in JSON an object"),
         ]:
             refused(ConfigurationError, plans.RowsToWrite.from_mapping, [source], words)
 
     def test_that_cannot_be_done_is_refused(self):
+        values = {**json.loads(WRITE.to_json()), "folder": 5}
+        refused(ConfigurationError, plans.WritePlan.from_json, [json.dumps(values)], "plan folder is 5")
         wrong = [{"rows": None}, {"folder": ""}, {"target_file_bytes": 1}]
         refused(ConfigurationError, lambda changes: replace(WRITE, **changes), wrong)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, call
 from uuid import UUID
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
@@ -212,6 +213,19 @@ def test_results_of_our_tasks_are_read():
     loaded = PartitionResult("c", FileLineOffset("a.ndjson", 7), unknown_columns={"NOTE": 2})
     for result in (loaded, Resume(1, 7, 90), None):
         assert module.one_connect_task_each(Server(result), str, ["item"]) == [result]
+
+
+def test_results_come_in_the_order_of_their_items():
+    class Running(Server):
+        def mapInArrow(self, run, _):  # noqa: N802
+            batches = [pa.record_batch({"id": [at]}) for at in (1, 0)]
+            self.rows = [row for batch in run(iter(batches)) for row in batch.to_pylist()]
+            return self
+
+        def collect(self):
+            return self.rows
+
+    assert module.one_connect_task_each(Running(None), str.upper, ["a", "b"]) == ["A", "B"]
 
 
 class Call:

@@ -30,7 +30,9 @@ def test_identifiers_texts_and_options_are_quoted_letter_by_letter():
     assert names.quote_identifier('a"; drop table t; --') == '"a""; drop table t; --"'
     assert names.string_literal("\\") == "'\\\\'"
     assert names.string_literal("'; DROP TABLE t; --") == "'''; DROP TABLE t; --'"
-    refused(ConfigurationError, names.quote_identifier, ["a\0b"])
+    written = r"'it''s \101\7\x41\u00e9\n\q\\'"
+    assert names.read_string_literal(written) == "it's A\x07Aé\nq\\"
+    refused(ConfigurationError, names.quote_identifier, ["a\0b"], "'a\\x00b'")
     refused(ConfigurationError, names.string_literal, ["a\0"], "NUL")
     written = {1: "1", 1.5: "1.5", None: "NONE", "a": "'a'", (): "()"}
     assert [names.option("x", value) for value in written] == [f"X = {one}" for one in written.values()]

@@ -51,6 +51,7 @@ def test_values_are_written_exactly():
     ]:
         assert (kind, texts(values, kind)) == (kind, expected)
     assert texts(pa.array(["q", None, "q"]).dictionary_encode()) == ['"q"', "null", '"q"']
+    assert texts(pa.RunEndEncodedArray.from_arrays([2, 3], ["q", None])) == ['"q"', '"q"', "null"]
 
 
 def test_timestamps_are_written_in_utc_where_they_have_a_zone_or_get_one():
@@ -104,6 +105,8 @@ def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
     table = pa.table({"a": list(range(10)), "l": [[i] for i in range(10)], "m": maps})
     rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
     assert encode_ndjson(table.slice(3, 4)) == rows
+    some = pa.array([[("k", 1)], None, [("k", 2)], [], None], maps.type)
+    assert texts(some.slice(1)) == ["null", '{"k":2}', "{}", "null"]
     assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
 
 

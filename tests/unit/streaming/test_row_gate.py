@@ -160,7 +160,6 @@ class TestPositions:
             (IntegerOffset, b'{"ID":1}\n{"ID":"x"}\n', (7, 9, 2), None),
             (LexicographicOffset, b'{"ID":1}\n{"ID":"x"}\n', ("a", "b", 2), None),
         ],
-        ids=["lines", "rows", "fewer", "more", "cannot-count"],
     )
     def test_are_counted_and_never_guessed(self, tmp_path, kind, body, part, position):
         *given, count = part
@@ -309,6 +308,7 @@ class TestFolder:
             "headers": [],
         }  # fmt: skip
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+        assert row_gate.read_letters(str(directory)) == [b"raw"]
 
     @pytest.mark.parametrize("letter", ["日", "😀"])
     def test_long_names_of_other_scripts_and_dots_are_no_hindrance(self, tmp_path, letter):

@@ -328,6 +328,7 @@ class TestLinesOfRows:
             (f"[{digits}\n]", [digits]),
             ('[{"A":1e-400,\n"B":{"C":[{}]}} , {"B":"[é"}]', ['{"A":1e-400, "B":{"C":[{}]}}', '{"B":"[é"}']),
             (' {"A": 0.10} ', ['{"A": 0.10}']),
+            ('{"A":1}{"A":2}', ['{"A":1}', '{"A":2}']),
             ("[ ]", []),
         ]:
             assert module.lines_as_written(text, len(lines)) == [line.encode() for line in lines]

@@ -168,7 +168,7 @@ def read_header(stream: BinaryIO) -> Header:
     return Header(schema, codec, _exactly(stream, _SYNC_BYTES))
 
 
-def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iterator[Block]:
+def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int) -> Iterator[Block]:
     """Read the blocks behind the header, and count those unread that end at or before ``skip_rows``."""
     begin = stream.tell()
     size = stream.seek(0, os.SEEK_END)

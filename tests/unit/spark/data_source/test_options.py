@@ -122,7 +122,7 @@ def test_key_columns_are_checked():
     columns = {"ID": types.LongType(), "AT": types.TimestampType()}
     for more, *words in [
         ({"offsetColumn": "id"}, "'id', which the DataFrame has not: it has ID, AT"),
-        ({"offsetColumn": "AT"}, "'AT' of type timestamp", "cast it to BIGINT or STRING"),
+        ({"offsetColumn": "AT"}, "offsetColumn names the column 'AT'", "cast it to BIGINT or STRING"),
         ({"channelColumn": "AT"}, "channelColumn names the column 'AT' of type timestamp"),
         ({"omitColumns": "X"}, "omitColumns names the column 'X'"),
         ({"omitColumns": "ID,AT"}, "no column to send"),

@@ -272,7 +272,6 @@ def test_partition_beyond_the_promised_number_sends_nothing_and_asks_nobody(snow
         ({}, BatchIdentity(5, "0000abcd", 2), "/dead/query=0000abcd/batch=5", "ds query=0000abcd batch=5"),
         (ORDERED, None, "/dead", "ds by ID"),
     ],
-    ids=["query", "offset-column"],
 )
 def test_rows_are_put_aside_by_their_batch_or_their_column(more, identity, path, application):
     columns = (TableColumn("ID", "NUMBER(38,0)"),)

@@ -14,12 +14,14 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files import spec as files
 from airflow_provider_snowpipe.spark.sources.files.listing import binding_of
 from airflow_provider_snowpipe.spark.sources.files.spec import ByKey, Csv, FileSource
+from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.fake_snowpipe import PIPE, URL
 from tests.memory_source import InProcessSpark
+from tests.refusals import refused
 
 BASES: dict[str, dict[str, Any]] = {
     "csv": {"path": "/data"},
@@ -59,7 +61,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("files", {"path": "ftp://host/in"}, "scheme 'ftp'"),
     ("files", {"path": "s3://lake/a/../b"}, "two slashes"),
     ("files", {"path": "s3://lake/in?region=eu-west-1"}, "conn_id"),
-    ("files", {"path": "s3://KEYOFSOMEBODY:hush@lake/in"}, "password"),
+    ("files", {"path": "s3://KEYOFSOMEBODY:hush@lake/in"}, "^source path .* password"),
     ("files", {"path": "abfss://lake:hush@a.dfs.core.windows.net/in"}, "password"),
     ("files", {"path": "webhdfs://"}, "host:port"),
     ("kafka", {"topics": []}, r"topics is \[\] and topic_pattern is None: give one of the two"),
@@ -120,6 +122,12 @@ def test_a_source_has_a_format_of_its_positions_a_name_and_an_address() -> None:
     ]:
         found = spec(kind, **values)
         assert (found.offset_format, found.default_name, found.address) == expected
+
+
+def test_an_address_names_brokers_and_topics() -> None:
+    values = {"kind": "kafka", "bootstrap_servers": "a:1,b:2", "topics": ["x", "y"]}
+    assert KafkaSource.from_address("kafka://a:1,b:2/x,,y") == values
+    refused(ConfigurationError, KafkaSource.from_address, ["kafka://a:1", "kafka:///x", "kafka://a:1/,"])
 
 
 def test_paths_are_taken_as_they_are_written_and_templates_checked_when_they_are_rendered() -> None:

@@ -83,6 +83,8 @@ class TestLines:
             assert block.end == line_format.position_after_line(file, block.last_line).offset
             previous = FileLineOffset("x.log", block.last_line)
 
+        end = line_format.position_after_line(file, len(lines), read_bytes=read)
+        assert (end.offset, end.done) == (len(content), bool(lines))
         beyond = len(lines) + data.draw(st.integers(1, 5))
         with pytest.raises(SourcePositionError, match=f"has {len(lines)} line.*but line {beyond} of it"):
             line_format.position_after_line(file, beyond, read_bytes=read)
@@ -114,6 +116,7 @@ class TestLines:
             (b"one\n\x00\x00\n\t \r\n\x1a", ["one", "\x00\x00", "\t ", "\x1a"]),
             (b" \x03 \n\x0b", [" \x03 ", "\x0b"]),
             (b"\x01\n\n\x02\r\n \t\n", ["\x01", "\x02", " \t"]),
+            ("\ufeffone\n\ufefftwo\n".encode(), ["one", "\ufefftwo"]),
         ]:
             rows = rows_after(line_format.LineReader(Text(column="LINE")), _file(path, content), 0)
             assert [row for _, row in rows] == [{"LINE": line} for line in lines]

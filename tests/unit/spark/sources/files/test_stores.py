@@ -178,6 +178,10 @@ def test_size_time_and_version_are_those_of_the_name_node(hdfs, storage):
     assert (first.size, first.modified_ns) == (5, 1_795_915_304_856_000_000)
     assert (second.size, second.modified_ns) == (first.size, first.modified_ns)
     assert second.version != first.version
+    assert (storage.stat(storage.path("a")), storage.read("a")) == (second, b"54321")
+    assert storage.open(storage.path("a"), second.version, 5).read(2) == b"54"
+    hdfs.put("/in/b", b"")
+    assert len({one.node for one in storage.files()}) == 2
 
 
 def test_a_file_has_its_name_only_when_it_is_whole(hdfs, storage):
