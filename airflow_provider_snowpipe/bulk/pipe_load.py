@@ -238,8 +238,9 @@ class PipeFiles:
             return [SubmittedFile(name) for name in file_names(self.files)]
         reference = StageReference.parse(self.stage)
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
+        below = f"{reference.path}/" if reference.path else ""
         return [
-            SubmittedFile(path.removeprefix(f"{reference.path}/"), file.size, file.staged_at, file.mark)
+            SubmittedFile(path.removeprefix(below), file.size, file.staged_at, file.mark)
             for path, file in staged.files.items()
         ]
 

@@ -227,7 +227,8 @@ class SnowpipePipeOperator(FileOperator):
             for load in loads
             if load.pipe is None or (load.loaded_at is not None and load.loaded_at < identity.since)
         }
-        return [path.removeprefix(f"{target.stage.path}/") for path in staged.files if path in taken - done]
+        below = f"{target.stage.path}/" if target.stage.path else ""
+        return [path.removeprefix(below) for path in staged.files if path in taken - done]
 
     def _act(self, admin: FilePipeAdmin, before: Sequence[str] = ()) -> PipeChange:
         match self.action:
