@@ -161,7 +161,7 @@ def list_objects(secrets: SourceSecrets) -> dict[str, float]:
     """List all objects, and find those that are not known; what it costs this process."""
     began, clock = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     spec = FileSource(path="s3://lake/many", format="parquet", partitions=AllFiles())
-    names = [one.file for one in found_files(spec, storage_of(spec.path, secrets))]
+    names = [one.file for one in found_files(spec, storage_of(spec.path, secrets))[0]]
     known = set(names[:-_NEW])
     new = sum(name not in known for name in names)
     ended = resource.getrusage(resource.RUSAGE_SELF)
