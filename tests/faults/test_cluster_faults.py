@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 _KEYS = ("a", "b", "c")
-_WRITTEN = 900
+_WRITTEN = 600
 _WRITE_SECONDS = 900.0
 _TRIES = 5
 _numbers = itertools.count(1)
