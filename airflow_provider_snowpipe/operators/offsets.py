@@ -68,7 +68,8 @@ class OffsetFileOperator(PipeOperator):
         from airflow_provider_snowpipe.streaming.offset_backup import OffsetBackup
 
         text = read_text(storage_path(self.path, self.path_conn_id))
-        return None if text is None else OffsetBackup.from_json(text, origin=self.path)
+        pipe = self.hook.pipe_name()
+        return None if text is None else OffsetBackup.from_json(text, origin=self.path, pipe=pipe)
 
 
 class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
@@ -182,7 +183,7 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, restore_channels
 
         backup, steps = self._plan()
-        moved = [step.channel for step in steps if step.action is RestoreAction.SET]
+        moved = [step.change.channel for step in steps if step.action is RestoreAction.SET]
         with self.hook.get_client() as client, self.hook.offset_tokens() as set_token:
             if not self.allow_active_writer:
                 watch_channels(client, moved, self.observe_seconds)
@@ -193,8 +194,8 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
             "pipe": str(backup.pipe),
             "taken_at": backup.taken_at.isoformat(),
             "channels": {
-                step.channel: {"action": step.action.value, "old": found[step.channel], "new": step.token}
-                for step in steps
+                one.channel: {"action": action.value, "old": found[one.channel], "new": one.token}
+                for action, one in ((step.action, step.change) for step in steps)
             },
         }
 
@@ -208,11 +209,6 @@ class SnowpipeRestoreOffsetsOperator(OffsetFileOperator):
         backup = self._read()
         if backup is None:
             raise ConfigurationError(f"there is no file {self.path}: name one that the backup wrote")
-        if backup.pipe != self.hook.pipe_name():
-            raise ConfigurationError(
-                f"{self.path} is a backup of pipe {backup.pipe}, not of {self.hook.pipe_name()}: name the "
-                "file of this pipe"
-            )
         names = chosen(backup, self._names())
         spelled = self.offset_format or backup.offset_format
         steps = plan_restore(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
@@ -305,6 +305,19 @@ def compare_and_set(
         set_token(change.channel, change.token)
     _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
     return found
+
+
+def renew(client: SnowpipeClient, statuses: Iterable[ChannelStatus]) -> list[str]:
+    """Open channels at their own tokens, so that the service keeps them; those that were opened."""
+    done: list[str] = []
+    for status in statuses:
+        try:
+            if status.committed is not None:
+                compare_and_set(client, TokenChange.after(status, status.committed))
+                done.append(status.channel)
+        except SnowpipeError as error:
+            log.warning("channel %r could not be renewed: %s", status.channel, error)
+    return done
 
 
 def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus]) -> None:

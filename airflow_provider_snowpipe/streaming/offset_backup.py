@@ -18,25 +18,19 @@ from typing import Any, Self
 import pyarrow as pa
 from pyarrow import fs
 
-from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set, renew
 from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    OffsetTokenError,
-    SnowpipeError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import CHANNEL_LIFE, quiet_channels
 from airflow_provider_snowpipe.streaming.names import PipeName, counted
-from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.row_gate import open_place, store_whole
 
 log = logging.getLogger(__name__)
 
-_FORMAT = "airflow-provider-snowpipe offset backup"
-_VERSION = 1
+_FORMAT = {"format": "airflow-provider-snowpipe offset backup", "version": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,38 +76,34 @@ class OffsetBackup:
 
     def to_json(self) -> str:
         """Write the backup as a JSON text."""
-        values = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        values = {**_FORMAT, **asdict(self)}
         values["channels"] = dict(sorted(values["channels"].items()))
         return json.dumps(values, default=dt.datetime.isoformat, indent=2)
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, origin: str) -> Self:
+    def from_json(cls, text: str | bytes, *, origin: str, pipe: PipeName) -> Self:
         """Read a backup.
 
-        :raises ConfigurationError: if it is none, or one of another version
+        :param pipe: the pipe that it has to be of
+        :raises ConfigurationError: if it is none, or another pipe's
         """
         try:
             body = json.loads(text)
-            if body["format"] != _FORMAT:
-                raise ValueError(f"its format is {body['format']!r}")
-            if body["version"] != _VERSION:
-                raise ConfigurationError(
-                    f"{origin} is an offset backup of version {body['version']!r}, and version {_VERSION} is "
-                    "read here: use the release that wrote it"
-                )
-            return cls(
-                pipe=PipeName(**body["pipe"]),
-                taken_at=_time(body["taken_at"]),
-                offset_format=body["offset_format"],
-                channels={name: _kept(name, entry) for name, entry in body["channels"].items()},
-            )
-        except ConfigurationError:
-            raise
+            if (found := {key: body[key] for key in _FORMAT}) != _FORMAT:
+                raise ValueError(f"it is {found}, and {_FORMAT} is read")
+            channels = {name: _kept(name, entry) for name, entry in body["channels"].items()}
+            of = PipeName(**body["pipe"])
+            backup = cls(of, _time(body["taken_at"]), channels, body["offset_format"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(
                 f"{origin} is no offset backup ({type(error).__name__}: {error}): name a file that the "
                 "backup wrote"
             ) from None
+        if of != pipe:
+            raise ConfigurationError(
+                f"{origin} is the offset backup of pipe {of}, not of {pipe}: give each pipe a file of its own"
+            )
+        return backup
 
 
 def take_backup(
@@ -133,88 +123,54 @@ def take_backup(
     :raises SourcePositionError: if a channel has lost the token that the backup before holds; replacing that
         backup would lose the position for good
     """
-    if previous is not None and previous.pipe != pipe:
-        raise _other_pipe(previous.pipe, pipe)
     before = {} if previous is None else dict(previous.channels)
+    committed = {name: status.committed for name, status in statuses.items()}
     lost = {
         name: kept
         for name, kept in before.items()
-        if kept.offset_token is not None and _token(statuses, name) is None
+        if kept.offset_token is not None and committed.get(name) is None
     }
     if lost and not keep_lost:
-        raise SourcePositionError(_lost_text(pipe, lost))
-    _warn_of_lower_tokens(pipe, before, statuses, offset_format)
+        first = sorted(lost.items())[:5]
+        shown = ", ".join(f"{name!r} (token {one.offset_token})" for name, one in first)
+        raise SourcePositionError(
+            f"{counted(len(lost), 'channel')} of pipe {pipe} lost the token that the last backup holds: "
+            f"{shown}. Restore the offsets from that backup, or, if the channels are gone for good, back up "
+            "with on_lost='keep'; the backup was left as it is"
+        )
+    _warn_of_recreated(pipe, before, statuses)
     found = {
-        name: _continued(status, before.get(name), now) for name, status in statuses.items() if status.exists
+        name: KeptToken(status.committed, now, status.rows_inserted)
+        if name not in before or _has_moved(status, before[name])
+        else before[name]
+        for name, status in statuses.items()
+        if status.exists
     }
     for name in sorted(statuses.keys() - found.keys() - before.keys()):
         log.warning("channel %r of pipe %s does not exist: the backup has no token of it", name, pipe)
     return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
 
 
-def _other_pipe(found: PipeName, pipe: PipeName) -> ConfigurationError:
-    return ConfigurationError(
-        f"the backup there is of pipe {found}, not of {pipe}: give each pipe a file of its own"
-    )
-
-
-def _warn_of_lower_tokens(
-    pipe: PipeName,
-    before: Mapping[str, KeptToken],
-    statuses: Mapping[str, ChannelStatus],
-    offset_format: str | None,
+def _warn_of_recreated(
+    pipe: PipeName, before: Mapping[str, KeptToken], statuses: Mapping[str, ChannelStatus]
 ) -> None:
-    """Name channels that were set back, or recreated, since the backup before, whose position is lost now."""
+    """Name channels with fewer rows than before; the position that the file holds of them is lost now."""
     for name, kept in sorted(before.items()):
         status = statuses.get(name)
-        if status is not None and _is_lower(status, kept, offset_format):
-            log.warning(
-                "channel %r of pipe %s has committed %s, and the backup before holds %s, which is replaced: "
-                "the channel was set back, or dropped and recreated. Unless that was on purpose, set its "
-                "token to the later one",
-                name,
-                pipe,
-                status.committed,
-                kept.offset_token,
-            )
+        if status is None or status.committed is None or status.rows_inserted >= kept.rows_inserted:
+            continue
+        log.warning(
+            "channel %r of pipe %s was dropped and recreated: it has committed %s, which replaces %s in the "
+            "backup. Unless that was on purpose, set its token to the later one",
+            name,
+            pipe,
+            status.committed,
+            kept.offset_token,
+        )
 
 
-def _is_lower(status: ChannelStatus, kept: KeptToken, offset_format: str | None) -> bool:
-    """True where a token lies before the one kept; without a format a channel's rows alone show it."""
-    if status.committed is None or kept.offset_token in (None, status.committed):
-        return False
-    if not offset_format:
-        return status.rows_inserted < kept.rows_inserted
-    positions = offset_class(offset_format)
-    try:
-        return position_of(status.committed, positions) < position_of(str(kept.offset_token), positions)
-    except OffsetTokenError:  # of another format, or of files that are being loaded
-        return False
-
-
-def _continued(status: ChannelStatus, before: KeptToken | None, now: dt.datetime) -> KeptToken:
-    moved = before is None or before.offset_token != status.committed
-    if before is None or moved or before.rows_inserted != status.rows_inserted:
-        return KeptToken(status.committed, now, status.rows_inserted)
-    return before
-
-
-def _token(statuses: Mapping[str, ChannelStatus], name: str) -> str | None:
-    status = statuses.get(name)
-    return None if status is None or not status.exists else status.committed
-
-
-def _lost_text(pipe: PipeName, lost: Mapping[str, KeptToken]) -> str:
-    shown = ", ".join(
-        f"{name!r} (token {kept.offset_token}, unchanged since {kept.unchanged_since.isoformat()})"
-        for name, kept in list(sorted(lost.items()))[:5]
-    )
-    return (
-        f"{counted(len(lost), 'channel')} of pipe {pipe} lost the token that the last backup holds: "
-        f"{shown}. A channel that takes no rows for 30 days is deleted, and one that is dropped is too. "
-        "Restore the offsets from that backup, or, if the channels are gone for good, back up with "
-        "on_lost='keep'; the backup was left as it is"
-    )
+def _has_moved(status: ChannelStatus, before: KeptToken) -> bool:
+    return (status.committed, status.rows_inserted) != (before.offset_token, before.rows_inserted)
 
 
 def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
@@ -245,12 +201,9 @@ def read_backup(path: str, pipe: PipeName) -> OffsetBackup | None:
         if files.get_file_info(name).type is fs.FileType.NotFound:
             return None
         with files.open_input_stream(name) as file:
-            found = OffsetBackup.from_json(file.read(), origin=path)
+            return OffsetBackup.from_json(file.read(), origin=path, pipe=pipe)
     except (OSError, pa.ArrowException) as error:
         raise ConfigurationError(f"the offset backup {path} cannot be read: {error}") from error
-    if found.pipe != pipe:
-        raise _other_pipe(found.pipe, pipe)
-    return found
 
 
 def keep_backup(
@@ -266,35 +219,18 @@ def keep_backup(
     now = dt.datetime.now(dt.UTC)
     before = read_backup(path, client.pipe) or OffsetBackup(client.pipe, now, {})
     at_rest = {name: kept.unchanged_since for name, kept in before.channels.items() if name not in moved}
-    renewed = _renewed(client, {name: before.channels[name] for name in quiet_channels(at_rest, now)})
-    others = {name: kept for name, kept in before.channels.items() if name not in renewed}
-    before = replace(before, channels=others)
-    after = take_backup(
-        client.pipe, {**moved, **renewed}, before, now=now, offset_format=offset_format, keep_lost=True
-    )
+    due = quiet_channels(at_rest, now)
+    found = client.channel_statuses(due) if due else {}
+    untouched = [one for name, one in found.items() if not _has_moved(one, before.channels[name])]
+    renewed = renew(client, untouched)
+    before = replace(before, channels={n: k for n, k in before.channels.items() if n not in renewed})
+    statuses = {**moved, **found}
+    after = take_backup(client.pipe, statuses, before, now=now, offset_format=offset_format, keep_lost=True)
     try:
         files, name = open_place(path)
         store_whole(files, name, pa.py_buffer(after.to_json().encode()))
     except (OSError, pa.ArrowException) as error:
         raise ConfigurationError(f"the offset backup {path} cannot be written: {error}") from error
-
-
-def _renewed(client: SnowpipeClient, channels: Mapping[str, KeptToken]) -> dict[str, ChannelStatus]:
-    """Open channels at their own tokens; those that have one, and nobody has written to since it was kept."""
-    done: dict[str, ChannelStatus] = {}
-    for name, status in (client.channel_statuses([*channels]) if channels else {}).items():
-        if status.committed is None:
-            continue
-        if _continued(status, channels[name], dt.datetime.max) != channels[name]:
-            done[name] = status
-            continue
-        try:
-            compare_and_set(client, TokenChange.after(status, status.committed))
-        except SnowpipeError as error:
-            log.warning("channel %r could not be renewed: %s", name, error)
-            continue
-        done[name] = status
-    return done
 
 
 # -- Bringing channels back to the tokens of a backup: what has to be done, and what is refused ----------
@@ -310,22 +246,21 @@ class RestoreAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreStep:
-    """What is done to one channel.
+    """What is done to one channel: it is created with the token of the backup, gets it, or is left."""
 
-    :param action: create it with the token, set the token, or leave it
-    :param committed: its committed offset token when this was planned, None for NULL
-    :param token: the token of the backup
-    :param rows_inserted: its visible rows when this was planned
-    """
-
-    channel: str
     action: RestoreAction
-    committed: str | None
-    token: str
-    rows_inserted: int = 0
+    change: TokenChange
+
+    @classmethod
+    def of(cls, status: ChannelStatus, token: str) -> Self:
+        """Decide what gives a channel a token."""
+        same = same_position(status.committed, token)
+        action = RestoreAction.KEEP if same else RestoreAction.SET
+        return cls(action if status.exists else RestoreAction.CREATE, TokenChange.after(status, token))
 
     def __str__(self) -> str:
-        return f"{self.action} channel {self.channel!r}: {self.committed or 'NULL'} -> {self.token}"
+        change = self.change
+        return f"{self.action} channel {change.channel!r}: {change.expected or 'NULL'} -> {change.token}"
 
 
 def plan_restore(
@@ -345,13 +280,16 @@ def plan_restore(
         allowed to be forgotten
     """
     steps = [
-        _step(name, statuses[name], kept.offset_token)
+        RestoreStep.of(statuses[name], kept.offset_token)
         for name, kept in backup.channels.items()
         if name in statuses and kept.offset_token is not None
     ]
-    ahead = [step for step in steps if step.action is RestoreAction.SET and _is_ahead(step, offset_class)]
+    to_set = [one.change for one in steps if one.action is RestoreAction.SET]
+    ahead = [one for one in to_set if _is_ahead(one, offset_class)]
     if ahead and not allow_older_tokens:
-        shown = ", ".join(f"{s.channel!r} (committed {s.committed}, backup {s.token})" for s in ahead[:5])
+        shown = ", ".join(
+            f"{one.channel!r} (committed {one.expected}, backup {one.token})" for one in ahead[:5]
+        )
         how = "" if offset_class is not None else " or cannot be compared, because no offset_format is known"
         raise SourcePositionError(
             f"{counted(len(ahead), 'channel')} of pipe {backup.pipe} committed more than the backup of "
@@ -379,45 +317,30 @@ def restore_channels(
     found: dict[str, str | None] = {}
     for step in steps:
         log.info("%s", step)
-        if step.action is RestoreAction.KEEP:
-            found[step.channel] = step.committed
-            continue
-        change = TokenChange(step.channel, step.token, step.committed, step.rows_inserted)
-        found[step.channel] = compare_and_set(
-            client, change, set_token=set_token, overwrite=overwrite, balance=True
-        ).committed
+        change = step.change
+        found[change.channel] = change.expected
+        if step.action is not RestoreAction.KEEP:
+            before = compare_and_set(client, change, set_token=set_token, overwrite=overwrite, balance=True)
+            found[change.channel] = before.committed
     return found
 
 
 def chosen(backup: OffsetBackup, channels: Sequence[str] | None) -> list[str]:
-    """The channels of a backup that are to be restored.
+    """The channels of a backup that are to be restored, None for all.
 
     :raises ConfigurationError: if the backup does not hold one of them
     """
-    if channels is None:
-        return list(backup.channels)
-    unknown = [name for name in channels if name not in backup.channels]
-    if unknown:
+    names = list(backup.channels if channels is None else channels)
+    if unknown := [name for name in names if name not in backup.channels]:
         raise ConfigurationError(
             f"the backup of pipe {backup.pipe} holds no channel {unknown[0]!r}: it holds "
             f"{', '.join(sorted(backup.channels)[:10]) or 'none'}"
         )
-    return list(channels)
+    return names
 
 
-def _step(name: str, status: ChannelStatus, token: str | None) -> RestoreStep:
-    target = token or ""
-    if not status.exists:
-        return RestoreStep(name, RestoreAction.CREATE, None, target)
-    same = same_position(status.committed, target)
-    action = RestoreAction.KEEP if same else RestoreAction.SET
-    return RestoreStep(name, action, status.committed, target, status.rows_inserted)
-
-
-def _is_ahead(step: RestoreStep, offset_class: type[Offset] | None) -> bool:
-    if step.committed is None:
-        return False
-    if offset_class is None:
-        return True
-    committed = position_of(step.committed, offset_class, channel=step.channel)
-    return committed > position_of(step.token, offset_class, channel=step.channel)
+def _is_ahead(change: TokenChange, offset_class: type[Offset] | None) -> bool:
+    if change.expected is None or offset_class is None:
+        return change.expected is not None
+    committed = position_of(change.expected, offset_class, channel=change.channel)
+    return committed > position_of(change.token, offset_class, channel=change.channel)

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
-from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported, renew
 from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Start, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -338,17 +338,6 @@ class Run:
             check_balance(name, self._sources[name].start(status).excess, self._plan.on_imbalance)
         self._earlier().refuse_twins(self._own())
 
-    def _renew(self, now: Mapping[str, ChannelStatus]) -> None:
-        """Open channels that are quiet for long, each at its own token, so that the service keeps them."""
-        for name in self._plan.renew:
-            status = now.get(name)
-            if status is None or status.committed is None or status.committed != self._start[name].committed:
-                continue
-            try:
-                compare_and_set(self._client, TokenChange.after(status, status.committed))
-            except SnowpipeError as error:
-                log.warning("channel %r could not be renewed: %s", name, error)
-
     def mark_reported(self) -> None:
         """Record in the tokens that the rejected rows of this run are reported; called when they are."""
         if self._settled:
@@ -364,7 +353,8 @@ class Run:
         if self._source is None:
             return
         now = self._settled or self._client.channel_statuses(list(self._partitions))
-        self._renew(now)
+        quiet = [now[name] for name in self._plan.renew if name in now]
+        renew(self._client, [one for one in quiet if one.committed == self._start[one.channel].committed])
         committed: dict[str, Offset] = {}
         complete: dict[str, Offset | None] = {}
         for name, status in now.items():

@@ -135,7 +135,7 @@ class TestRestore:
 
     def test_a_file_of_another_pipe_is_refused(self, restore, path):
         path.write_text(path.read_text().replace('"S"', '"X"'))
-        with pytest.raises(AirflowFailException, match=r"a backup of pipe .*X.*, not of DB\.S\.T-STREAMING"):
+        with pytest.raises(AirflowFailException, match=r"pipe .*X.*, not of DB\.S\.T-STREAMING"):
             restore()
 
 

@@ -253,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         assert Counter(self.account.rows) == Counter(row for row, loads in self.whose.items() for _ in loads)
 
 
-@pytest.mark.parametrize("histories", [60, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_green_with_rows_that_differ(histories):
     run_state_machine_as_test(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
 

@@ -302,17 +302,17 @@ class Histories(RuleBasedStateMachine):
         except errors.SourcePositionError:
             return  # it would forget rows
         steps = [one for one in planned if one.action is not offset_backup.RestoreAction.KEEP]
-        steps = [one for one in steps if one.channel not in self.sessions]
+        steps = [one for one in steps if one.change.channel not in self.sessions]
         offset_backup.restore_channels(self.client, steps, set_token=self.set_token)
-        for step in steps:
-            now, before = Standing.of_token(step.token), self.channels.pop(step.channel, None)
-            was = self.lost.get(step.channel)
+        for change in (step.change for step in steps):
+            now, before = Standing.of_token(change.token), self.channels.pop(change.channel, None)
+            was = self.lost.get(change.channel)
             same = was is not None and now == replace(was, unreported=0, excess=0)
-            self.sure_if(before is None and same and not self.others(now.source, step.channel), now.source)
+            self.sure_if(before is None and same and not self.others(now.source, change.channel), now.source)
             if before is not None:
                 self.unsure.add(before.source)
             # The token of the backup may be older than the last report of rejected rows.
-            self.channels[step.channel] = replace(now, unreported=self.owed(step.channel))
+            self.channels[change.channel] = replace(now, unreported=self.owed(change.channel))
 
     def set_token(self, channel: str, token: str) -> None:
         self.snowpipe.channels[channel].committed = token
@@ -551,6 +551,6 @@ class Histories(RuleBasedStateMachine):
         assert found == {name: replace(one, unreported=0, excess=0) for name, one in self.channels.items()}
 
 
-@pytest.mark.parametrize("histories", [100, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(histories):
     run_histories(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
