@@ -148,12 +148,13 @@ class Staging:
         :param here: brings it as it is to be staged, which is done only where it decides
         :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
         """
-        found = listed.get(self.stage.below(self.staged_as(file.below)))
+        staged = self.staged_as(file.below)
+        found = listed.get(self.stage.below(staged))
         if found is None:
             return PutKind.NEW
         if self.if_staged in ("skip", "overwrite"):
             return PutKind.OVER if self.if_staged == "overwrite" else None
-        how = sameness(here(), found)
+        how = sameness(here, found, file.size if staged == file.below else None)
         if how is Sameness.SAME:
             return None
         if self.if_staged == "fail" and how is Sameness.UNKNOWN:
@@ -184,13 +185,18 @@ class Staging:
         return " ".join(words)
 
 
-def sameness(path: Path, listed: ListedFile) -> Sameness:
-    """Compare a file of this machine with what LIST reports of the one in the stage."""
-    size = path.stat().st_size
+def sameness(here: Callable[[], Path], listed: ListedFile, size: int | None) -> Sameness:
+    """Compare a file with what LIST reports of the one in the stage.
+
+    :param here: brings the file to this machine, which is done only where its size does not decide
+    :param size: its size, None where only the file itself shows it
+    """
+    if size is None:
+        size = here().stat().st_size
     if listed.size == size:
         if len(listed.md5) != 32:
             return Sameness.UNKNOWN
-        with path.open("rb") as file:
+        with here().open("rb") as file:
             found = file_digest(file, partial(md5, usedforsecurity=False)).hexdigest()
         return Sameness.SAME if found == listed.md5.lower() else Sameness.CHANGED
     encrypted = size - size % _CIPHER_BLOCK + _CIPHER_BLOCK

@@ -201,17 +201,20 @@ class StageUpload:
     @contextmanager
     def _content(self, file: SourceFile) -> Iterator[Path]:
         """Have a file as it is staged: compressed here, where the same content has the same bytes again."""
-        with self.source.local(file) as path, TemporaryDirectory(prefix="snowpipe-stage-") as folder:
-            name = self.staging.staged_as(file.name)
-            if name != file.name:
-                plain, path = path, Path(folder, name)
+        name = self.staging.staged_as(file.name)
+        with self.source.local(file) as path:
+            if name == file.name:
+                yield path
+                return
+            with TemporaryDirectory(prefix="snowpipe-stage-") as folder:
+                compressed = Path(folder, name)
                 with (
-                    plain.open("rb") as content,
-                    path.open("wb") as out,
+                    path.open("rb") as content,
+                    compressed.open("wb") as out,
                     gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed,
                 ):
                     shutil.copyfileobj(content, packed, _BLOCK)
-            yield path
+                yield compressed
 
     def _log_progress(self, files: Sequence[SourceFile]) -> None:
         now = time.monotonic()

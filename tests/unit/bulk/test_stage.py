@@ -62,7 +62,8 @@ class TestUpload:
             (bytes(16), ListedFile(32, OTHER), Sameness.UNKNOWN),  # a full cipher block grows by one more
         ]:
             here().write_bytes(content)
-            assert (listed, sameness(here(), listed)) == (listed, expected)
+            assert (listed, sameness(here, listed, len(content))) == (listed, expected)
+            assert (listed, sameness(here, listed, None)) == (listed, expected)
 
     def test_what_is_staged_decides_how_a_file_goes(self, here):
         for if_staged, listed, expected in [
@@ -77,7 +78,8 @@ class TestUpload:
             there = {} if listed is None else {STAGED: listed}
             assert staging(if_staged).decide(FILE, there, here) is expected, (if_staged, listed)
         with pytest.raises(StagedFileDiffersError, match=r"/in/day/a b\.csv has 7 bytes.*content, of 9"):
-            staging("fail").decide(FILE, {STAGED: ListedFile(9, OTHER)}, here)
+            staging("fail").decide(FILE, {STAGED: ListedFile(9, OTHER)}, never)
+        assert staging("fail").decide(FILE, {STAGED: ListedFile(16, OTHER)}, never) is PutKind.NEW
         refused(ConfigurationError, staging, ["never"], "if_staged is 'never'")
 
     def test_a_compressed_file_is_searched_with_its_ending(self, here):
