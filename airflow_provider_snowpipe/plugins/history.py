@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.plugins.rendering import FIGURES, fact, number_in, shape_words
 from airflow_provider_snowpipe.plugins.rights import HistoryLimits, Rights, Where
+from airflow_provider_snowpipe.routing.cost_model import GB, CostModel
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan
 from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -80,6 +81,7 @@ class ChannelWork:
     :param found: the committed offset token that the task found
     :param committed: the committed offset token that it left or saw, None where it saw none
     :param rows: rows that it sent, with those that the service rejected; None for a task that only read
+    :param bytes: their size as NDJSON; None where it is not known
     :param rejected: rows that the service rejected and that no task had reported before, as far as it waited
     :param dead_lettered: rows that were put aside
     :param latency_ms: the service's average time from append to commit
@@ -92,6 +94,7 @@ class ChannelWork:
     found: str | None = None
     committed: str | None = None
     rows: int | None = None
+    bytes: int | None = None
     rejected: int = 0
     dead_lettered: int = 0
     latency_ms: int | None = None
@@ -193,6 +196,12 @@ class TaskWork:
             return ""
         path, run = map(shlex.quote, (self.path, self.run))
         return f"airflow snowpipe letters {path} --run {run} > rows.ndjson"
+
+    @property
+    def credits(self) -> float | None:
+        """An estimate of what its streamed rows cost, None where it streamed none."""
+        sizes = [one.bytes for one in self.channels if one.bytes is not None]
+        return sum(sizes) / GB * CostModel().stream_credits_per_gb if sizes else None
 
     @property
     def rows_per_second(self) -> float | None:
@@ -550,6 +559,7 @@ def _work(name: str, value: Any, target: Any) -> ChannelWork:
         found=_text(value.get("from")),
         committed=(to if seen is True else None) if "to" in value else _text(value.get("new", seen)),
         rows=_count(value.get("rows", target.get("rows"))),
+        bytes=_count(value.get("bytes")),
         rejected=_count(value.get("rejected")) or 0,
         dead_lettered=_count(value.get("dead_lettered")) or 0,
         latency_ms=_count(value.get("latency_ms")),

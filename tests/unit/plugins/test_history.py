@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from airflow_provider_snowpipe.links.snowpipe import PageAddress
+from airflow_provider_snowpipe.routing.cost_model import CostModel
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_tables import PLAN, page_address, streamed
@@ -66,7 +67,7 @@ class TestHistory:
     def test_of_a_stream_is_channel_by_channel(self, airflow_tables, read, pipe):
         channels = {
             "a": {"to": "f:3", "rows": 3, "rejected": 1},
-            "b": {"to": "g:5", "rows": 5, "latency_ms": 90},
+            "b": {"to": "g:5", "rows": 5, "latency_ms": 90, "bytes": 2_000_000_000},
         }
         airflow_tables.leave(**streamed(channels), map_index=2)
 
@@ -74,6 +75,7 @@ class TestHistory:
 
         assert (task.connection, task.pipe, task.key.map_index) == ("lake", PIPE, 2)
         assert (task.rows, task.rejected, task.rows_per_second, task.latency_ms) == (8, 1, 4.0, 90)
+        assert task.credits == pytest.approx(2 * CostModel().stream_credits_per_gb)
         assert [(one.channel, one.committed, one.target) for one in task.channels] == [
             ("a", "f:3", "f:3"),
             ("b", "g:5", "g:5"),
