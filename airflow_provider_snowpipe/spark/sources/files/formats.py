@@ -127,6 +127,8 @@ def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePos
 
 READ_BYTES = 4 << 20
 """One read."""
+_FIRST_BYTES = 512 << 10
+"""The first read of a file; each is twice as long as the one before, so that the first rows are sent soon."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SECOND_NS = 1_000_000_000
 _BY_ENDING = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
@@ -223,24 +225,25 @@ def _refuse_rewritten_meanwhile(file: SourceFile) -> None:
 
 
 def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
-    position = offset
+    position, length = offset, min(read_bytes, _FIRST_BYTES)
     with ExitStack() as opened:
         stream = opened.enter_context(open_listed(file, exact=bool(file.version)))
         stream.seek(offset)
         while position < file.size:
             try:
-                data = stream.read(min(read_bytes, file.size - position))
+                data = stream.read(min(length, file.size - position))
             except SourcePositionError:
                 if position > offset:
                     raise
                 # Nothing is read yet: an object to which lines were added is another version of it.
                 stream = opened.enter_context(open_listed(file))
                 stream.seek(offset)
-                data = stream.read(min(read_bytes, file.size - position))
+                data = stream.read(min(length, file.size - position))
             if not data:
                 raise _shrunk(file, position)
             position += len(data)
             yield data
+            length = min(2 * length, read_bytes)
         _refuse_rewritten_meanwhile(file)
 
 

@@ -19,7 +19,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 _WINDOW_BYTES = 8 << 20
-"""One request of a file: large enough that the time of a request does not show."""
+"""The longest request of a file: large enough that the time of a request does not show."""
+_FIRST_BYTES = 512 << 10
+"""The first one, and each is twice as long as the one before, so that the first rows are here soon."""
 _WINDOWS_AHEAD = 2
 """So many are fetched while those before are read."""
 
@@ -136,7 +138,8 @@ class RangeStream(io.RawIOBase):
             return b""
         while windows and not windows[0].first <= begin < windows[0].end:
             windows.popleft()
-        self._fetch(begin, end, goes_on=begin == self._last or end - begin >= _WINDOW_BYTES // 2)
+        is_straight = self._last in (-1, begin)
+        self._fetch(begin, end, goes_on=is_straight or end - begin >= _WINDOW_BYTES // 2)
         try:
             parts = [
                 one.data.result()[max(begin - one.first, 0) : end - one.first]
@@ -160,8 +163,10 @@ class RangeStream(io.RawIOBase):
         fetched = windows[-1].end if windows else begin
         last = self.size if goes_on else end
         self._threads = self._threads or ThreadPoolExecutor(_WINDOWS_AHEAD + 1)
+        length = max(2 * (windows[-1].end - windows[-1].first) if windows else end - begin, _FIRST_BYTES)
         while fetched < end or (fetched < last and len(windows) <= _WINDOWS_AHEAD):
-            first, fetched = fetched, min(fetched + _WINDOW_BYTES, last)
+            first, fetched = fetched, min(fetched + min(length, _WINDOW_BYTES), last)
+            length *= 2
             data = self._threads.submit(self._store.get, self._path, self._version, first, fetched)
             windows.append(_Window(first, fetched, data))
 
