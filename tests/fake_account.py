@@ -240,6 +240,7 @@ class FakeAccount:
 
     def run(self, statement: str, values: Sequence[str] | None = None, **_: Any) -> list[Row]:
         """Run a statement of a session; rows by lower-case column name."""
+        assert not values or statement % tuple(values)  # as the connector writes them into it
         for begin, (name, answer) in self._session.items():
             if statement.startswith(begin):
                 rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))

@@ -218,15 +218,14 @@ class SourceRecord:
             if one.token is None:
                 continue
             digits = source_of_token(one.token) or one.channel
-            before = left.get(digits, self.channels.get(digits))
-            is_still = before is not None and before.token == one.token and one.channel not in opened
-            since = before.since if before is not None and is_still else now
-            rows, copied = (0, 0) if before is None else (before.rows_before, before.copied)
-            earlier = () if before is None else before.earlier
-            if before is not None and before.channel != one.channel:
+            before = left.get(digits) or self.channels.get(digits) or KnownChannel(one.channel, "", now)
+            is_still = before.token == one.token and one.channel not in opened
+            earlier = before.earlier
+            if before.channel != one.channel:
                 earlier = before.channels if one.rows_before > 0 else ()
-            rows, copied = rows + one.rows_before, copied + one.copied
-            left[digits] = KnownChannel(one.channel, str(one.token), since, rows, copied, earlier)
+            rows, copied = before.rows_before + one.rows_before, before.copied + one.copied
+            since = before.since if is_still else now
+            left[digits] = KnownChannel(one.channel, one.token, since, rows, copied, earlier)
         channels = {**self.channels, **left}
         if not channels or (channels == self.channels and loaded == self.loaded):
             return

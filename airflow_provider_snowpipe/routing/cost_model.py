@@ -134,8 +134,8 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for figure in self.figures():
-            least = 0 if figure.name == "pipe_credits_per_1000_files" else math.ulp(0)
-            if not (math.isfinite(figure.value) and figure.value >= least):
+            is_none = figure.value == 0 and figure.name != "pipe_credits_per_1000_files"
+            if is_none or not 0 <= figure.value < math.inf:
                 raise ConfigurationError(
                     f"cost figure {figure.name} is {figure.value!r}: give a number above 0 ({figure.unit})"
                 )

@@ -318,8 +318,6 @@ def _is_number(value: Any, kind: ColumnType) -> bool:
         return True
     if number.adjusted() >= precision - scale:
         return False
-    if number.adjusted() < -scale - 1:
-        return True
     rounded = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     return rounded.copy_abs() < Decimal(1).scaleb(precision - scale)
 

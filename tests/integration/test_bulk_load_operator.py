@@ -26,7 +26,7 @@ from tests.stream_worker import FileState
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-ROWS = "SELECT id AS ID, concat('row ', id) AS NAME FROM range({})"
+ROWS = "SELECT id AS ID, concat('row ', id) AS Name FROM range({})"
 
 
 def die(*_: Any, **__: Any) -> None:

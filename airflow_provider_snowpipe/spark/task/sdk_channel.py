@@ -83,7 +83,7 @@ class SdkChannel(ChannelSession):
         *,
         profile: str,
         ca_bundle: str | None = None,
-        gaps_legal: bool = False,
+        gaps_legal: bool,
     ) -> Self:
         """Open a channel for writing and shut out every older writer.
 

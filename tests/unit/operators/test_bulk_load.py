@@ -48,7 +48,7 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
         return WritePlan(*run, rows=RowsToWrite(table="t"))
 
     with (
-        pytest.raises(AirflowFailException, match=r"'spark://master:7077'.*give work_path"),
+        pytest.raises(AirflowFailException, match=r"'spark_default' is 'spark://master:7077'.*work_path"),
         operator.writing(task_context(), plan),
     ):
         pytest.fail("a driver was submitted")

@@ -53,7 +53,7 @@ class BulkLab:
             "snowflake_conn_id": "account",
             "spark_conn_id": "cluster",
             "spark_binary": str(write_submit(folder / "fake-spark-submit", cluster)),
-            "work_path": str(self.shared),
+            "work_path": self.shared.as_uri(),
             "status_poll_interval": 0,
             "conf": CONF,
         }
@@ -75,7 +75,7 @@ class BulkLab:
             files.append(WrittenFile(file.name, file.stat().st_size, len(rows)))
         known = (plan["application"], plan["folder"], plan["attempt"])
         report = WriteReport(*known, files=tuple(files), columns=("ID",))
-        Path(plan["report_path"]).write_text(report.to_json())
+        Path(plan["report_path"].removeprefix("file://")).write_text(report.to_json())
 
 
 @pytest.fixture

@@ -204,6 +204,17 @@ class TestTable:
         load.load(try_number=2)
         load.assert_every_row_is_there_once()
 
+    def test_a_planned_file_that_is_gone_fails_the_task(self, load: Load, monkeypatch: Patch) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 1)
+        load.crash("submit", BEFORE, nth=2)
+        staged = load.account.stages["S"]
+        path, content = max(staged), staged.pop(max(staged))
+        with pytest.raises(SqlError, match="not found"):
+            load.load(try_number=2)
+        staged[path] = content
+        load.load(try_number=3)
+        load.assert_every_row_is_there_once()
+
 
 @pytest.mark.parametrize("then", ["loads", "dies-before-copy", "dies-while-copy-runs"])
 def test_a_stalled_try_that_plans_late_changes_nothing(load: Load, monkeypatch: Patch, then: str) -> None:

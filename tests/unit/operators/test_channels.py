@@ -130,6 +130,8 @@ class TestRestore:
         snowpipe.fault(after="status", do=writes, skip=1)
         with pytest.raises(errors.WriterActiveError, match="'same' is being written to"):
             restore(allow_older_tokens=True)
+        snowpipe.holds_commits = True
+        send(snowpipe, "same", "f:4")
         restore(allow_older_tokens=True, allow_active_writer=True)
         assert snowpipe.channels["same"].committed == "f:2"
 
@@ -210,7 +212,7 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
     del snowpipe.calls[:]
     for kind, options, words in (
         (Open, {"channel": "x", "offset_token": "a:7"}, "would create channel 'x'"),
-        (Open, {}, "would skip channel 'c'"),
+        (Open, {"offset_token": "a:7"}, "would skip channel 'c' of pipe DB.S.T-STREAMING, token a:1"),
         (Drop, {}, "its offset token a:1 would be lost (1 rows stay"),
         (Drop, {"channel": "x"}, "does not exist"),
         (Reset, {"offset_token": "a:4"}, "a:1 -> a:4 (forward"),

@@ -123,6 +123,15 @@ def test_the_try_after_one_that_was_cleared_resumes(lab, capsys, sees_it_running
     assert lab.leftovers() == []
 
 
+def test_a_driver_that_fails_is_not_started_again_by_the_same_try(lab):
+    deferral = _deferred(lab)
+    passing = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
+    lab.yarn.play(lambda: lab.leave(passing, committed=None), ("FINISHED", "FAILED"))
+    with pytest.raises(AirflowException, match="service away"):
+        _resumed(lab, deferral)
+    assert len(lab.yarn.submissions) == 1
+
+
 @keeps_state
 def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
     _deferred(lab)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from contextlib import nullcontext
+from email.utils import format_datetime
 from itertools import count
 from typing import Any
 
@@ -91,6 +93,7 @@ def test_a_copy_signs_in_once_for_all_its_statements(copying: Copying, monkeypat
     copying.run({"purge": True})
 
     assert {"LIST", "LEDGER", "SHOW", "HISTORY", "REMOVE"} <= set(copying.account.calls)
+    assert copying.account.calls.count("PLAN") == 1
     assert sign_ins == ["account"]
 
 
@@ -443,16 +446,20 @@ class TestRunAgain:
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
 
-    @pytest.mark.parametrize(("options", "run"), [({}, "r1"), ({}, "r2"), (FORCED, "r1")])
+    @pytest.mark.parametrize(
+        ("options", "run", "words"),
+        [({}, "r1", "TRUNCATE"), ({}, "r2", "TRUNCATE"), (FORCED, "r1", "TRUNCATE"), ({}, "r1", " at 20")],
+    )
     def test_files_of_a_table_with_other_rows_are_not_taken_for_loaded(
-        self, copying: Copying, options: Options, run: str
+        self, copying: Copying, options: Options, run: str, words: str
     ) -> None:
-        """TRUNCATE, and an INSERT of the same rows, or of others: nobody knows, and nothing doubles."""
+        """TRUNCATE or a new table, and an INSERT of these or other rows: nobody knows, nothing doubles."""
         copying.run(options)
+        copying.account.created += dt.timedelta(seconds=words != "TRUNCATE")
         left = list(copying.account.rows)
         copying.forget_loads()
         copying.account.put("e", "e1", "e2")
-        with pytest.raises(AirflowException, match=r"FilesRejectedError.*TRUNCATE"):
+        with pytest.raises(AirflowException, match=f"FilesRejectedError.*{words}"):
             copying.run(options, run=run, number=2 if run == "r1" else 1)
         assert [row for row in copying.account.rows if row[0] != "e"] == left
 
@@ -507,6 +514,16 @@ class TestRunAgain:
 
         assert copying.account.rows == rows_of(*FILES)
         assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
+
+    @pytest.mark.parametrize("days", [1, 30])
+    def test_a_file_that_copy_leaves_out_has_to_be_an_old_one(self, copying: Copying, days: int) -> None:
+        account = copying.account
+        account.staged_at = format_datetime(copying.began - dt.timedelta(days), usegmt=True)
+        account.names_skipped = False
+        account.copy(*FILES)
+        account.history.clear()
+        with pytest.raises(AirflowException, match="left out 4") if days == 1 else nullcontext():
+            assert sorted(copying.run({})["loaded_before"]) == [*FILES]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,9 @@ def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path
         TZ="Asia/Tokyo",
     )
     assert printed == "('.pyc', 1) ('.pyc', 22) ('.pyc', 3)\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(airflow_provider_snowpipe, "__file__", str(archive / package.name / "__init__.py"))
+        assert write_package_archive(package).read_bytes() == first
 
     def read_only(*_, **__):
         raise PermissionError

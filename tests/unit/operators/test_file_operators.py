@@ -89,7 +89,8 @@ class TestStaging:
             self.stage(str(folder), pattern="*.gz")
         with pytest.raises(NothingStagedError, match="no file below"):
             self.stage(str(folder / "nowhere"))
-        assert self.stage(str(folder), pattern="*.gz", on_nothing="report")["files"] == []
+        done = self.stage(str(folder), pattern="*.gz", on_nothing="report")
+        assert (done["files"], done["uploaded"], done["bytes_uploaded"]) == ([], [], 0)
 
     def test_a_name_that_is_staged_is_left_or_replaced_or_fails(self, account, folder):
         names = ["a.csv", "b.csv", "c.txt"]

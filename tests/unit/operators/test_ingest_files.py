@@ -137,7 +137,7 @@ def test_a_pipe_that_stays_overloaded_leaves_the_task_its_retries(account):
 class TestLoadsOfTheSameName:
     """A load counts for the very file that the pipe is given, not for one with this end of its path."""
 
-    @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}], ids=["pipe", "stage"])
+    @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}, {"stage": "@OTHER", "force": True}], ids=str)
     def test_a_path_in_another_stage_is_another_file(self, account, given):
         ingest(table="T")
         account.pipes[PIPE] = Pipe("COPY INTO t FROM '@OTHER'")

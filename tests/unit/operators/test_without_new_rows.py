@@ -218,6 +218,13 @@ def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
     found = {key: (one.channel, one.token, one.rows_before) for key, one in left.items()}
     expected = [("p_a", tokens[0], 1), ("p_b", tokens[1], 2), ("bare", "41", 0)]
     assert (list(found.values()), list(found)[-1]) == (expected, "bare")
+    words = "/data (text), loaded by task 'task' of DAG 'dag'"
+    assert [source_record.source_of_binding(one) for one in (next(iter(left)), "0" * 10)] == [words, None]
+    later = now + dt.timedelta(days=1)
+    seen = [SeenChannel("p_a", tokens[0], 3), SeenChannel("p_b", tokens[1]), SeenChannel("bare", "42")]
+    SourceRecord.read(TARGET, spec).write(seen, ["p_b"], later, how)
+    found = [(one.since, one.rows_before) for one in SourceRecord.read(TARGET, spec).channels.values()]
+    assert found == [(now, 4), (later, 2), (later, 0)], "as before, renewed, and moved"
     queries = [
         TableSource(query=text, name="q", offset_column="ID")
         for text in ("SELECT 1", "SELECT 2", "SELECT  1 ")

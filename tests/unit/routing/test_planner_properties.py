@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
+from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath, LoadPlan
 from airflow_provider_snowpipe.routing.planner import least_seconds, plan_load
 from airflow_provider_snowpipe.routing.probes import BINARY_FORMATS, TEXT_FORMATS, DataShape, FileSet
 
@@ -90,6 +90,7 @@ def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy
     chosen = [one["chosen"] for one in plan.table() if one["chosen"]]
     assert chosen == ["forced" if plan.is_forced else "yes"]
     assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan
+    assert LoadPlan.from_json(plan.as_json()) == plan
 
 
 @MANY

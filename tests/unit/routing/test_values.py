@@ -1,6 +1,7 @@
 """Shapes, policies, cost models and measured loads refuse what cannot be; listings become shapes."""
 
 import datetime as dt
+import math
 import os
 
 import pytest
@@ -54,6 +55,7 @@ class TestCostModel:
         for figures, words in [
             ({"stream_credits": 1}, ["'stream_credits'", "bytes_per_row"]),
             ({"text_ratio": 0}, ["cost figure text_ratio is 0.0: give a number above 0"]),
+            *(({"text_ratio": value}, [f"text_ratio is {value}"]) for value in (-1.0, math.nan, math.inf)),
         ]:
             refused(ConfigurationError, CostModel.with_figures, [figures], *words)
 

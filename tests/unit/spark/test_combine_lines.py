@@ -46,7 +46,7 @@ def test_every_line_is_there_once_and_in_order(tmp_path_factory, texts, target):
 
 def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path):
     line = b"x" * 99 + b"\n"
-    files = written(tmp_path, {"a": line * 5_000, **{f"b{n:03}": line * 5 for n in range(200)}})
+    files = written(tmp_path, {"a": line * 4_500, **{f"b{n:03}": line * 5 for n in range(300)}})
     sizes = [len(text) for text in combined(files, tmp_path, 100_000)]
     assert len(sizes) == 6
     assert 66_000 < min(sizes) <= max(sizes) < 150_000

@@ -52,7 +52,9 @@ def test_a_variable_that_passes_through_a_shell_holds_plain_letters_only(monkeyp
     assert "SNOWPIPE_SECRET" not in os.environ, "it is taken out of the environment"
 
 
-@pytest.mark.parametrize(("value", "text"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")])
+@pytest.mark.parametrize(
+    ("value", "text"), [("", "not set"), ("s3cret", "no JSON"), ("!e30=", "no JSON"), ("{}", "kind")]
+)
 def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, text):
     monkeypatch.setenv("SNOWPIPE_SECRET", json.dumps({"kind": "oauth", "token": "t"}))
     assert module.read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())

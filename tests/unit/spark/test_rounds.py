@@ -4,6 +4,7 @@ import pickle
 import threading
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,13 @@ def test_source_decides_how_its_partitions_become_tasks(spark):
     assert isinstance(rounds_of(MemoryFrameSource([OWN]), spark), FrameRounds)
     for source in (MemorySource([]), None):
         assert isinstance(rounds_of(source, spark), TaskRounds)
+
+
+def test_of_the_running_jobs_the_tasks_of_their_last_stages_count():
+    jobs = {1: SimpleNamespace(stageIds=[4, 7]), 2: None, 3: SimpleNamespace(stageIds=[])}
+    stages = {4: SimpleNamespace(numCompletedTasks=50), 7: SimpleNamespace(numCompletedTasks=3)}
+    tracker = SimpleNamespace(getActiveJobsIds=jobs.keys, getJobInfo=jobs.get, getStageInfo=stages.get)
+    assert TaskRounds(SimpleNamespace(statusTracker=lambda: tracker)).finished_channels(10) == 13
 
 
 class TestConnect:

@@ -92,7 +92,8 @@ def test_tables_and_types_that_no_line_can_hold_are_refused_and_no_rows_are_no_b
         two, three = [name] * 2, ["id", *[name] * 2]
         doubles = [pa.Table.from_arrays([one] * len(names), names) for names in (two, three)]
         refused(EncodingError, encode_ndjson, doubles, "same column")
-        refused(EncodingError, texts, [pa.StructArray.from_arrays([one, one], [name, name])], "two fields")
+        doubled = pa.StructArray.from_arrays([one] * 3, three)
+        refused(EncodingError, texts, [doubled], f"two fields {name!r}")
     assert encode_ndjson(pa.table({"a": pa.array([], INT)})) == b""
     refused(ConfigurationError, lambda o: NdjsonOptions(**o), [{"binary": "base64"}, {"non_finite": "zero"}])
 

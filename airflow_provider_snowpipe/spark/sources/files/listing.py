@@ -261,5 +261,5 @@ class FileContents(Contents):
         path = self.storage.path(found.name)
         values = values_of(self.spec, found.name)
         return SourceFile(
-            found.file, path, size, values, 0, "", self.storage, start=start, after_line=after_line
+            found.file, path, size, values, storage=self.storage, start=start, after_line=after_line
         )

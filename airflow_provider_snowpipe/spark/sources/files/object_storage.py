@@ -238,4 +238,4 @@ def _version(e_tag: str | None) -> str:
 
 
 def _nanoseconds(time: dt.datetime) -> int:
-    return int(time.timestamp()) * 1_000_000_000 + time.microsecond * 1_000
+    return round(time.timestamp() * 1_000_000) * 1_000

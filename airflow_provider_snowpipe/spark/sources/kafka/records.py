@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date, time
 from decimal import Context, Decimal
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Records:
                 return column.filter(chosen)
             if isinstance(column, np.ndarray):
                 return column[mask]
-            return [one for one, required in zip(column, mask, strict=True) if required]
+            return list(compress(column, mask))
 
         return self._each(some)
 

@@ -88,8 +88,9 @@ class TestPrepare:
         seen.check(options(), MINE)
         with pytest.raises(parts.SupersededError):
             seen.check(options(), replace(MINE, batch=4))
-        with pytest.raises(errors.SourceChangedError, match="ds_7"):
-            seen.check(options(), parts.BatchIdentity(6, "00000002", 2))
+        for more, writer, words in (({}, "00000002", "query"), (BY_COLUMN, WRITER, r"\ba channelColumn\b")):
+            with pytest.raises(errors.SourceChangedError, match=f"^channel 'ds_7' .*{words}"):
+                seen.check(options(**more), parts.BatchIdentity(6, writer, 2))
 
     @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
     def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):

@@ -9,6 +9,7 @@ from pyspark.sql import types
 from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source import options as module
 from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token
+from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
 from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
@@ -132,7 +133,7 @@ def test_key_columns_are_checked():
     assert [module.is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
 
 
-def test_columns_for_which_the_table_has_none_are_named_or_refused():
+def test_columns_for_which_the_table_has_none_are_named_or_refused(snowpipe, monkeypatch):
     table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
 
     def found(*names, known=table, **more):
@@ -145,6 +146,11 @@ def test_columns_for_which_the_table_has_none_are_named_or_refused():
     for names, more in [(["KIMD"], {}), (["ID", "KIMD"], {"unknownColumns": "fail"})]:
         with pytest.raises(UnknownColumnsError, match="KIMD"):
             found(*names, **more)
+    monkeypatch.setattr(gates, "driver_token", lambda _: snowpipe.scoped_token())
+    monkeypatch.setattr(gates, "checked_columns", lambda _: table)
+    given = {**LEAST, "batchId": "1", "unknownColumns": "fail"}
+    with pytest.raises(UnknownColumnsError, match="KIMD"):
+        SnowpipeDataSource(given).writer(_struct(ID=TEXT, KIMD=TEXT), False)
 
 
 @pytest.fixture

@@ -249,7 +249,8 @@ def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed
     appends = len(snowpipe.appends())
     outcome = run(SIX, **ORDERED)
     assert snowpipe.channels["ds_0"].committed == target(outcome)
-    assert shown(target(outcome)) == "5"
+    assert (shown(target(outcome)), outcome.channels[0].inserted_before) == ("5", 3)
+    assert run([9, 8], **ORDERED).error_type == "ContinuityError"
     assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
+from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader, batches_after
 from airflow_provider_snowpipe.spark.sources.files.avro_format import (
     AvroReader,
     ContainerError,
@@ -264,7 +264,7 @@ def test_values_of_avro_keep_every_digit(avro):
 def test_schemas_without_columns_are_refused_by_column():
     for schema, message in [
         ("string", "its rows are 'string', not records"),
-        (_column(["string", "long"]), r"column 'C' is a union of \['string', 'long'\]"),
+        (_column(["string", {"type": {"type": "long"}}]), r"column 'C' is a union of \['string', 'long'\]"),
         (_column(["null", "a.b.Row"]), "column 'C': the type 'a.b.Row' holds itself"),
         (_column(["null", "Other"]), "column 'C': the type 'Other' is not defined"),
     ]:
@@ -367,6 +367,9 @@ def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
 def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
     file = _parquet(tmp_path / "a", pa.table({"C.A": [1], "C": [{"A": 5}]}))
     assert _values(file, columns=("C.A",)) == [{"C.A": 1}]
+    with pq.ParquetFile(file.path) as parquet:
+        ((batch, _),) = batches_after(parquet, 0, ["C"])
+    assert batch.schema.names == ["C"]
 
 
 def test_partition_values_become_columns(tmp_path):
@@ -430,13 +433,15 @@ def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_notes_so(tmp_
     days = [dt.date(1500, 1, 10), dt.date(1582, 10, 14), dt.date(1582, 10, 15), dt.date(2024, 1, 1), None]
     expected = ["1500-01-01", "1582-10-04", "1582-10-15", "2024-01-01", None]
     at = [one and dt.datetime(one.year, one.month, one.day, 1, tzinfo=dt.UTC) for one in days]
-    rows = pa.table({"D": days, "T": pa.array(at, pa.timestamp("us", "UTC")), "L": [[one] for one in days]})
+    times = {unit: pa.array(at, pa.timestamp(unit, "UTC")) for unit in ("ms", "us")}
+    rows = pa.table({"D": days, **times, "L": [[one] for one in days]})
 
     def read(notes):
         return _values(_parquet(tmp_path / "a", rows.replace_schema_metadata(notes)))
 
     assert [row["D"] for row in read(notes)] == expected
-    assert [row["T"] for row in read(notes)] == [one and f"{one}T01:00:00Z" for one in expected]
+    for unit in times:
+        assert [row[unit] for row in read(notes)] == [one and f"{one}T01:00:00Z" for one in expected]
     assert [row["L"] for row in read(notes)] == [[one] for one in expected]
     assert read({})[0]["D"] == "1500-01-10"
     with pytest.raises(errors.EncodingError, match="Julian"):

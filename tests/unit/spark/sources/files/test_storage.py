@@ -247,6 +247,7 @@ def test_a_connection_is_read_as_the_hooks_of_its_type_read_it():
             {"endpoint": "http://minio:9000", "request_payer": "true", "allow_http": "true"},
         ),
         (_connection("aws", config_kwargs={"signature_version": "unsigned"}), {"skip_signature": "true"}),
+        (_connection("aws", config_kwargs={"read_timeout": 9}), {"timeout": "9 seconds"}),
         (_connection(GOOGLE, extra__google_cloud_platform__keyfile_dict="{}"), {"service_account_key": "{}"}),
         (_connection(GOOGLE, keyfile_dict={"a": 1}), {"service_account_key": '{"a": 1}'}),
         (_connection(GOOGLE, is_anonymous=True), {"skip_signature": "true"}),
@@ -265,7 +266,7 @@ def test_a_connection_is_read_as_the_hooks_of_its_type_read_it():
         ),
     ]:
         given = options_of(connection)
-        found = {key if key == "allow_http" else key.partition("_")[2]: v for key, v in given.values.items()}
+        found = {re.sub("^(aws|azure|google)_", "", key): value for key, value in given.values.items()}
         assert {key: found.get(key) for key in options} == options
         assert "key" not in repr(given).replace("_key", "")
 

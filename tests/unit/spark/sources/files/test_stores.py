@@ -119,7 +119,8 @@ def test_a_file_is_created_listed_and_read_whatever_its_name_is(store, name):
     file, _ = store.file(whole)
 
     assert (file.path, file.size) == (f"{store.url}/{whole}", 10)
-    assert storage.stat(file.path).size == 10
+    found = storage.stat(file.path)
+    assert (found.size, abs(found.modified_ns - file.modified_ns) < 1_000_000_000) == (10, True)
     assert storage.read(whole) == storage.open(file.path).read() == b"0123456789"
     assert [one.name for one in storage.below(name).files()] == [name]
     with storage.open(file.path, file.version, file.size) as stream:
@@ -130,6 +131,13 @@ def test_a_file_is_created_listed_and_read_whatever_its_name_is(store, name):
         storage.delete(gone)
     with pytest.raises(FileNotFoundError):
         storage.read(whole)
+
+
+def test_a_listing_goes_as_deep_as_it_is_asked_to(store, tmp_path):
+    for storage in (store.storage, storage_of(str(tmp_path))):
+        assert all(storage.create(name, b"x") for name in ("1", "a/2", "a/b/3", "a/b/c/4"))
+        found = [sorted(one.name for one in storage.files(depth)) for depth in (1, 2, 3)]
+        assert found == [["1"], ["1", "a/2"], ["1", "a/2", "a/b/3"]]
 
 
 def test_one_of_eight_writers_creates_a_file(store):

@@ -236,7 +236,7 @@ def test_brokers_that_do_not_answer_are_named_in_time_also_while_reading(source,
 
 
 def test_setting_that_the_client_refuses_is_named_without_a_secret(source):
-    with pytest.raises(errors.ConfigurationError, match=r"refuses its settings.*security.protocol"):
+    with pytest.raises(errors.ConfigurationError, match=r'refuses its settings \(Inval.*"security.protocol"'):
         source(options={"security.protocol": "HUSH"}).partitions()
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 
 from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.tables import reader
@@ -40,6 +41,12 @@ def _body(parts: list[Any]) -> bytes:
 
 def _lines(*keys: int) -> bytes:
     return b"".join(b'{"K":"%d"}\n' % key for key in keys)
+
+
+def test_a_format_that_spark_lacks_is_an_error_that_names_the_option():
+    for text, remedy in (("[DATA_SOURCE_NOT_FOUND] delta", "packages="), ("[UNRESOLVED_COLUMN] X", "X$")):
+        with pytest.raises(errors.ConfigurationError, match=f"'address': .*{remedy}"):
+            reader.asked_of_spark(MagicMock(side_effect=AnalysisException(text)), "address")
 
 
 class TestKeyedParts:
