@@ -443,19 +443,6 @@ class TestRunAgain:
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
 
-    @pytest.mark.parametrize(("options", "run"), [({}, "r1"), ({}, "r2"), (FORCED, "r1")])
-    def test_files_of_a_table_with_other_rows_are_not_taken_for_loaded(
-        self, copying: Copying, options: Options, run: str
-    ) -> None:
-        """TRUNCATE, and an INSERT of the same rows, or of others: nobody knows, and nothing doubles."""
-        copying.run(options)
-        left = list(copying.account.rows)
-        copying.forget_loads()
-        copying.account.put("e", "e1", "e2")
-        with pytest.raises(AirflowException, match=r"FilesRejectedError.*TRUNCATE"):
-            copying.run(options, run=run, number=2 if run == "r1" else 1)
-        assert [row for row in copying.account.rows if row[0] != "e"] == left
-
     def test_force_that_is_set_between_two_tries_loads_nothing_again(self, copying: Copying) -> None:
         copying.run({})
         copying.account.put("e", "e1", "e2")
@@ -474,27 +461,6 @@ class TestRunAgain:
             copying.run(number=2)
         assert copying.account.rows == 2 * rows_of(*FILES)
         assert copying.run(run="r3")["rows_loaded"] == 8
-
-    def test_files_whose_rows_were_deleted_are_gone_for_other_runs(self, copying: Copying) -> None:
-        copying.run({})
-        copying.account.rows.clear()  # DELETE FROM T
-        copying.killed("submit", BEFORE, {}, number=2, clears=1)
-        copying.account.rows.append("an INSERT")
-
-        with pytest.raises(AirflowException, match="deleted"):
-            copying.run({}, run="r2")
-
-    def test_with_force_fewer_rows_than_the_earlier_try_loaded_fail_the_task(self, copying: Copying) -> None:
-        copying.run()
-        del copying.account.rows[0]  # DELETE FROM T WHERE …
-        left = list(copying.account.rows)
-        copying.forget()
-
-        with pytest.raises(AirflowException, match=r"8 rows.*table has 7"):
-            copying.run(number=2)
-        assert copying.account.rows == left
-        copying.run(run="r2")
-        assert copying.account.rows == [*left, *rows_of(*FILES)]
 
     @pytest.mark.parametrize("names_skipped", [True, False])
     def test_files_that_history_lags_behind_with_stay_this_runs(
