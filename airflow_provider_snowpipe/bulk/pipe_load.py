@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NoReturn, Protocol
 
@@ -162,6 +162,7 @@ class PipeLoad:
         """Add the loads to a task's value and to the ledger, after a last search for loads by others.
 
         :raises FilesGivenTwiceError: if somebody else has loaded one
+        :raises FilesRejectedError: if the table lacks rows: the pipe also reports loads into an earlier table
         """
         rows = sum(int(load["rows_loaded"]) for load in loads.values())
         log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
@@ -169,6 +170,8 @@ class PipeLoad:
             loaded = [SubmittedFile(path) for path in loads]
             self.files.known_loads(loaded, self.table, force=self.force)
             if (target := self.files.target(self.table)) is not None:
+                if not self.force:
+                    _require_rows(*target, loads, rows)
                 PipePlan(identity, str(self.files.pipe), self.ledger_table).loaded(*target, loads.values())
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
@@ -348,7 +351,8 @@ class PipeFiles:
         )
         own = [load for load in loads if load.pipe == loader]
         if begin is not None:
-            _require_rows(hook, table, {load.path: load for load in (*own, *passed.values())})
+            known = {load.path: load.rows_loaded for load in (*own, *passed.values())}
+            _require_rows(hook, table, known, sum(known.values()))
         here = str(location).removeprefix("@")
         return [
             *own,
@@ -416,23 +420,23 @@ class PipeFiles:
         return self.hook.stage_url(f"@{location.owner}{location.name}")
 
 
-def _require_rows(hook: PipeAccount, table: str, loads: Mapping[str, FileLoad]) -> None:
+def _require_rows(hook: PipeAccount, table: str, files: Iterable[str], loaded: int) -> None:
     """Refuse files that a pipe has loaded and does not load again, where the table has lost rows of them.
 
-    :param loads: the newest load of each file
+    :param loaded: their rows, by the newest load of each file
     :raises FilesRejectedError: if the table has fewer rows than that
     """
-    loaded = sum(load.rows_loaded for load in loads.values())
+    files = tuple(files)
     if not loaded:
         return
     (now,) = hook.run_sql(*age_of_table((*hook.database_and_schema(), table)))
     if now["found"] is None or int(now["found"]) >= loaded:
         return
     raise FilesRejectedError(
-        f"{loaded:,} rows of {len(loads):,} files were loaded into {table}, and it has {int(now['found']):,} "
-        "rows: some were deleted. After TRUNCATE set force=True. Otherwise the pipe takes a path once in 14 "
-        "days: stage what is missing under other names",
-        files=tuple(loads),
+        f"{loaded:,} rows of {len(files):,} files were loaded into {table}, and it has {int(now['found']):,} "
+        "rows: some were deleted, or the table was replaced. After TRUNCATE set force=True. Otherwise the "
+        "pipe takes a path once in 14 days: stage what is missing under other names",
+        files=files,
         rejected=0,
     )
 

@@ -135,9 +135,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         record = self._record(channel)
         try:
             with self.hook.get_client() as client:
-                if record is not None and record.channels:
+                if last := _last_of(record, source, rules.batch):
                     own = OwnChannel(source, client.channel_statuses([channel])[channel])
-                    last = record.last_checkpoints()
                     EarlierChannels(client, tuple, last, rules.on_imbalance).hand_over([own])
                 load = append_to_channel(client, channel, rows, source, rules, admission)
         except RowsRejectedError as error:
@@ -232,15 +231,10 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         )
         return ChannelSource(self._format(), binding, self._name_run(context), self.rebind)
 
-    def _record(self, channel: str) -> SourceRecord | None:
-        """The channel's last checkpoint; None for rows of a batch, which no later run reads again."""
-        if not self.token_column:
-            return None
+    def _record(self, channel: str) -> SourceRecord:
         return SourceRecord.of_appends(self.hook.pipe_name().address(self.hook.account_url()), channel)
 
-    def _keep(self, record: SourceRecord | None, load: SmallLoad, source: ChannelSource) -> None:
-        if record is None:
-            return
+    def _keep(self, record: SourceRecord, load: SmallLoad, source: ChannelSource) -> None:
         pipe = self.hook.pipe_name()
         loaded = LoadedSource(
             {"kind": APPENDS},
@@ -393,6 +387,16 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} is {value!r}: give a whole number of 1 or more")
+
+
+def _last_of(record: SourceRecord, source: ChannelSource, batch: int | None) -> dict[str, tuple[str, str]]:
+    """The last checkpoints of a channel; none for a batch that is later than the last one, which is new."""
+    last = record.last_checkpoints() or {}
+    channel, token = last.get(source.binding.source_digest, ("", ""))
+    if not token or batch is None:
+        return last
+    position = position_of(token, BatchRowOffset, channel=channel)
+    return {} if isinstance(position, BatchRowOffset) and position.batch < batch else last
 
 
 def _instance(ti: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Seeded runs of every way of loading, with faults, against a real local service; the table is the judge.
 
-A run is one piece of work: tries of one task, and what races with it. Each try is a forked process, so that
-it dies or stops for real: at a point of the Spark job, or before or after one of its requests. What stops is
-taken for dead, as a scheduler does it, and goes on later, beside the next try or after it.
+A run is one piece of work: tries of one task, what races with it, and one event of its life. Each try is a
+forked process, so that it dies or stops for real: at a point of the Spark job, or before or after one of its
+requests. What stops is taken for dead, as a scheduler does it, and goes on beside the next try or after it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import os
 import random
 import re
 import signal
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,8 +26,6 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import snowflake.connector.vendored.urllib3.connectionpool as connector_pool
-import urllib3.connectionpool as pool
 from snowpipe_local.campaign import (
     HUNG_SECONDS,
     MOST_TRIES,
@@ -63,65 +59,19 @@ from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
 from tests.faults.faulty_store import FaultyStore, drawn_store_faults
+from tests.faults.lifecycle import LOST_TOKEN, REJECTED, Again, live_between, live_on
+from tests.faults.worker import be_a_worker
 from tests.file_loads import TaskInstance
 from tests.local_service import LocalService
 from tests.spark_deeds import Deeds, deeds_of, drawn_deed
 from tests.spark_job import SparkJob
 from tests.staged_files import put
 
-KINDS = ("lost", "doubled", "early", "silent", "broken")
 _LIMITS = BatchLimits(rows=20, requests_per_second=200.0)
 _BAD = "not a number"
+_CSV = "TYPE = CSV ERROR_ON_COLUMN_COUNT_MISMATCH = FALSE"  # a column may be added
 _BROKEN = re.compile(r"^(?:AttributeError|ImportError|NameError|TypeError)\b.*", re.MULTILINE)
 """What no fault brings about: a try that does not fit the code that it calls proves nothing."""
-
-
-def _be_a_worker(work: Callable[[], Any], log: Path, hit: Hit | None) -> None:
-    code = 1
-    try:
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)  # pytest's own do not end here
-        with _struck(hit):
-            work()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:  # noqa: BLE001  whatever it is, the parent reads of it in the log
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
-
-
-@contextmanager
-def _struck(hit: Hit | None) -> Iterator[None]:
-    """Count the requests that leave this process, and do what is due at one of them."""
-    hit = hit or Hit("kill", False, sys.maxsize)
-    seen = -1 if hit.since else 0
-
-    def counting(send: Callable[..., Any]) -> Callable[..., Any]:
-        def sent(*given: Any, **named: Any) -> Any:
-            nonlocal seen
-            seen += seen >= 0
-            is_due = seen == hit.nth
-            if is_due and not hit.after:
-                os.kill(os.getpid(), hit.signal)
-            answer = send(*given, **named)
-            if seen < 0 and any(hit.since in str(one) for one in (*given, *named.values())):
-                seen = 0
-            if is_due and hit.after:
-                os.kill(os.getpid(), hit.signal)
-            return answer
-
-        return sent
-
-    ours, connectors = pool.HTTPConnectionPool, connector_pool.HTTPConnectionPool
-    with (
-        patch.object(ours, "urlopen", counting(ours.urlopen)),
-        patch.object(connectors, "urlopen", counting(connectors.urlopen)),
-    ):
-        yield
 
 
 @dataclass
@@ -133,12 +83,11 @@ class Run:
     """
 
     seed: int
-    path: str
     service: LocalService
     store: FaultyStore
     folder: Path
     conn_id: str
-    draw: random.Random
+    events: Sequence[str]
     expected: set[int] = field(default_factory=set)
     optional: set[int] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
@@ -148,8 +97,13 @@ class Run:
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
     bucket: str = ""
+    again: Again | None = None
+    mark: int = 0
+    ends: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        self.path, self.draw = path_of(self.seed), random.Random(self.seed)
+        self.turn = sum(divmod(self.seed, len(PATHS)))
         self.table = f"C{self.seed}"
         self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
         self.log, self.deeds = self.folder / "log", deeds_of(self.folder / "deeds", [])
@@ -160,7 +114,7 @@ class Run:
         self.faults += [str(hit)] if hit else []
         pid = os.fork()
         if pid == 0:
-            _be_a_worker(work, self.log, hit)
+            be_a_worker(work, self.log, hit)
         return Try(pid, self.log)
 
     def do(self, work: Callable[[], Any]) -> bool:
@@ -168,15 +122,22 @@ class Run:
         return self.start(work).wait() == 0
 
     def present(self) -> Counter[int]:
+        return Counter(int(row["ID"]) for row in self.sql(f"SELECT ID FROM {self.table}"))
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
         for _ in range(MOST_TRIES):
             with suppress(SqlError):  # a refusal that was meant for the task
-                return Counter(int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM {self.table}"))
-        raise AssertionError(f"table {self.table} cannot be read")
+                return self.service.sql(statement)
+        raise AssertionError(f"the service refuses {statement}")
 
     def claim(self) -> None:
         """A try, or a sensor, reports that rows are committed: those that are not there now are early."""
         self.green = True
         self.wrong["early"] += len(self.expected - set(self.present()))
+
+    def said(self, *names: str) -> bool:
+        """True where an error of such a name was logged since the last event."""
+        return any(name in self.log.read_text()[self.mark :] for name in names)
 
     def judge(self) -> None:
         found, log = self.present(), self.log.read_text()
@@ -206,14 +167,22 @@ class Run:
 
     def until_green(self, work: Callable[[int], Any], requests: int, final: Sequence[str] = ()) -> bool:
         """Try again until a try succeeds, which makes about so many requests, or ends with a final error."""
+        tries: list[Try] = []
+
+        def start(number: int, hit: Hit | None) -> Try:
+            if self.again and not self.mark and tries and tries[0].code is not None:
+                live_between(self, self.again)
+            tries.append(self.start(partial(work, number), hit))
+            return tries[-1]
+
         is_green = until_green(
-            lambda number, hit: self.start(partial(work, number), hit),
+            start,
             self.draw,
-            [drawn_hit(self.draw, requests), drawn_hit(self.draw, requests)],
+            [drawn_hit(self.draw, requests) for _ in range(1 if self.mark else 2)],
             self.claim,
-            lambda: any(name in self.log.read_text() for name in final),
+            lambda: self.said(*final, *self.ends),
         )
-        if not is_green and not final:
+        if not is_green and not self.said(*final, *self.ends):
             self.notes.append("never green")
         return is_green
 
@@ -229,6 +198,11 @@ class Run:
             operator.execute({"ti": ti, "dag_run": dag_run})
 
         return work
+
+    def later(self, work: Callable[..., None], run: str = "r1", requests: int = 22) -> Callable[[], bool]:
+        """Run a task without Spark again: later tries of its run, or another run."""
+        errors = [LOST_TOKEN, REJECTED]
+        return partial(self.until_green, lambda number: work(number + MOST_TRIES, run), requests, errors)
 
     def stage_files(self, *names: str, first: int = 0) -> set[int]:
         """Put files of ten rows into the stage; the rows."""
@@ -300,6 +274,14 @@ class Stream:
             run.notes.append("the stream never succeeded")
         return 0 in codes
 
+    def again(self) -> Again:
+        return Again("channel", self.until_green, self.until_green, self.add)
+
+    def add(self) -> set[int]:
+        self.run.store.disturb([])  # a listing that is old does not show the file
+        self.run.write("a/8.ndjson", range(8_000, 8_010))
+        return set(range(8_000, 8_010))
+
     def reported(self) -> int:
         """Rejected rows that the drivers have reported as an error."""
         files = (self.run.folder / "runs").glob("*/report.json")
@@ -329,7 +311,7 @@ def _stream_from_s3(run: Run) -> None:
 
 def _stream(run: Run) -> None:
     draw, partitions = run.draw, {"a": range(60), "b": range(1_000, 1_060)}
-    variant = draw.choice(["plain", "rejected", "two-drivers", "late"])
+    variant = ("two-drivers", "late", "plain", "rejected")[(run.seed + run.seed // 7) % 4]
     bad = [draw.randrange(60), draw.randrange(1_000, 1_060)] if variant == "rejected" else []
     run.expected = {one for ids in partitions.values() for one in ids} - set(bad)
     run.faults += [variant] if variant != "plain" else []
@@ -357,6 +339,7 @@ def _stream(run: Run) -> None:
             run.store.disturb([])
         run.green, run.expected = False, run.expected | late
         stream.until_green()
+    run.again = stream.again()
 
 
 # Tasks without Spark.
@@ -368,7 +351,10 @@ def _append(run: Run) -> None:
     run.faults += ["rejected"] if bad else []
     run.serve_badly()
     rows = [_row(one, one in bad) for one in range(40)]
-    work = run.task(SnowpipeAppendRowsOperator, rows=rows, channel="c", batch=1, commit_timeout=20)
+    given = {"channel": "c", "commit_timeout": 20}
+    work = run.task(SnowpipeAppendRowsOperator, rows=rows, batch=1, **given)
+    more = run.task(SnowpipeAppendRowsOperator, rows=[_row(100, False)], batch=2, **given)
+    run.again = Again("channel", run.later(work), run.later(more, "r2"), lambda: {100}, "later batch")
     is_green = run.until_green(work, 8, ["RowsRejectedError"])
     if is_green and bad and "RowsRejectedError" not in run.log.read_text():
         run.wrong["silent"] += 1
@@ -379,7 +365,7 @@ def _append(run: Run) -> None:
 def _copy(run: Run) -> None:
     is_forced, comes = run.draw.random() < 0.5, run.draw.randrange(3)
     """Before which try a file comes late; 0 for none."""
-    run.service.sql(f"CREATE OR REPLACE STAGE {run.stage} FILE_FORMAT = (TYPE = CSV)")
+    run.service.sql(f"CREATE OR REPLACE STAGE {run.stage} FILE_FORMAT = ({_CSV})")
     run.expected = run.stage_files("1.csv", "2.csv")
     run.faults += (["late file"] if comes else []) + (["force"] if is_forced else [])
     run.optional = set(range(500, 510)) if comes else set()
@@ -396,6 +382,8 @@ def _copy(run: Run) -> None:
             run.stage_files("9.csv", first=500)
         work(number)
 
+    add = partial(run.stage_files, "8.csv", first=800)
+    run.again = Again("copy", run.later(work), None if is_forced else run.later(work, "r3"), add)
     if run.until_green(with_late, 22) and not is_forced:
         run.expected |= run.stage_files("9.csv", first=500) if comes else set()
         if run.do(partial(work, 1, "r2")):
@@ -406,7 +394,7 @@ def _copy(run: Run) -> None:
 
 def _with_pipe(run: Run) -> tuple[Callable[..., None], Callable[..., None]]:
     """Files in a stage with a pipe; tasks that load them by COPY and by the pipe."""
-    run.service.sql(f"CREATE OR REPLACE STAGE {run.stage} FILE_FORMAT = (TYPE = CSV)")
+    run.service.sql(f"CREATE OR REPLACE STAGE {run.stage} FILE_FORMAT = ({_CSV})")
     run.service.sql(f"CREATE OR REPLACE PIPE {run.pipe} AS COPY INTO {run.table} FROM @{run.stage}")
     run.expected = run.stage_files("1.csv", "2.csv")
     run.serve_badly()
@@ -419,7 +407,10 @@ def _with_pipe(run: Run) -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def _ingest(run: Run) -> None:
-    run.until_green(_with_pipe(run)[1], 22)
+    work = _with_pipe(run)[1]
+    add = partial(run.stage_files, "8.csv", first=800)
+    run.again = Again("pipe", run.later(work), run.later(work, "r2"), add)
+    run.until_green(work, 22)
 
 
 def _two_loaders(run: Run) -> None:
@@ -438,9 +429,11 @@ def _two_loaders(run: Run) -> None:
     for each in stopped:
         each.go_on()
     for number in range(2, MOST_TRIES):
-        if any(run.do(partial(each, number)) for each in tasks):
-            run.claim()
-            return
+        for way, each in zip(("copy", "pipe"), tasks, strict=True):
+            if run.do(partial(each, number)):
+                run.claim()
+                run.again = Again(way, run.later(each))
+                return
     run.notes.append("never green")
 
 
@@ -463,7 +456,7 @@ def _bulk(run: Run) -> None:
         written = tuple(WrittenFile(file.name, file.stat().st_size, 15) for file in files)
         yield WriteReport("app", folder.as_uri(), attempt, written)
 
-    def work(number: int) -> None:
+    def work(number: int, _: str = "") -> None:
         hook = SnowpipeBulkHook(run.conn_id, table=run.table)
         stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.database_and_schema(), run.table))
         identity = RunIdentity(names, dt.datetime(2026, 1, 1, tzinfo=dt.UTC), number)
@@ -474,6 +467,7 @@ def _bulk(run: Run) -> None:
         if number % 2:
             stage.sweep()
 
+    run.again = Again("copy", run.later(work))
     run.until_green(work, 50)
 
 
@@ -498,6 +492,7 @@ def _load(run: Run, way: str) -> None:
         if races == "first":
             beside[0].wait()
     work = run.task(SnowpipeLoadOperator, path=way, deferrable=False, **names, **by_pipe)
+    run.again = Again("channel", run.later(work), run.later(work, "r2"), stream.add)
     run.until_green(work, 40, ["PartlyStreamedError", "FilesGivenTwiceError"])
     for one in beside:
         one.wait()
@@ -550,6 +545,7 @@ def _offsets(run: Run) -> None:
         slow.go_on()
     if is_loaded:
         stream.until_green()
+    run.again = stream.again()
 
 
 PATHS: dict[str, Callable[[Run], None]] = {
@@ -570,11 +566,15 @@ def path_of(seed: int) -> str:
     return list(PATHS)[seed % len(PATHS)]
 
 
-def one_run(seed: int, service: LocalService, store: FaultyStore, folder: Path, conn_id: str) -> Run:
-    run = Run(seed, path_of(seed), service, store, folder, conn_id, random.Random(seed))
+def judged(run: Run) -> Run:
+    """Make a run, let an event happen to it, and judge it before and after."""
+    service = run.service
     try:
         PATHS[run.path](run)
         run.judge()
+        if run.again and run.green and not run.wrong.total():
+            live_on(run, run.again)
+            run.judge()
     except (AssertionError, SqlError) as error:
         run.wrong["broken"] += 1
         run.notes.append(str(error)[:1_000])
@@ -584,18 +584,3 @@ def one_run(seed: int, service: LocalService, store: FaultyStore, folder: Path, 
     with suppress(SqlError):
         service.sql(f"DROP STAGE {run.stage}")
     return run
-
-
-def report(runs: Sequence[Run]) -> str:
-    """One page: runs and tries by path and by fault, and what went wrong."""
-    lines = [f"{'path or fault':<26}" + "".join(f"{name:>8}" for name in ("runs", "tries", *KINDS))]
-    for name in [*PATHS, *sorted({fault for run in runs for fault in run.faults}), "all"]:
-        some = [run for run in runs if name in (run.path, *run.faults, "all")]
-        counts = [len(some), sum(run.tries for run in some)]
-        counts += [sum(run.wrong[kind] for run in some) for kind in KINDS]
-        lines.append(f"{name:<26}" + "".join(f"{count:>8}" for count in counts))
-    for run in runs:
-        failed = f"FAILED with {dict(+run.wrong)} under {', '.join(run.faults)}"
-        notes = [*run.notes, *([failed] if any(run.wrong.values()) else [])]
-        lines += [f"seed {run.seed} ({run.path}): {note.splitlines()[0][:200]}" for note in notes]
-    return "\n".join(lines)

@@ -128,24 +128,6 @@ def test_a_driver_that_is_killed_is_resumed_while_its_tasks_still_run(job: Spark
     assert_exact(job)
 
 
-def test_two_drivers_on_the_same_channels_leave_every_row_once(job: SparkJob) -> None:
-    deeds = _let(job, Deed("stall", "row", "a", row=100), Deed("stall", "received", "b"))
-    with job.start() as first:
-        wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stall")
-        with job.start() as second:
-            others = len(GROUPS) + 1
-            wait_until(lambda: len(deeds.notes("began")) >= others, seconds=120, what="the other's tasks")
-            deeds.release()
-            ended = [first.wait(), second.wait()]
-    failed = [one for one in ended if one.code]
-    errors = {one.report.error_type for one in failed if one.report is not None}
-    assert errors <= {"ChannelFencedError", "ChannelInvalidError"}
-    if len(failed) == 2:
-        assert job.run().code == 0
-
-    assert_exact(job)
-
-
 @pytest.mark.parametrize(
     ("faults", "read_seconds", "is_repeated"),
     [

@@ -87,18 +87,6 @@ class TestSubmit:
         assert (done["files"], done["unmatched"]) == (["a.csv", "a.txt", "day/b.csv"], ["a.txt"])
         assert target.ids() == [1, 2]
 
-    def test_files_whose_rows_were_deleted_fail_the_task(self, target: PipeTarget) -> None:
-        """The pipe remembers them, and loads them no more."""
-        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        files = ["a.csv", "b.csv"]
-        ingest(target, files=files)
-        target.service.sql(f"DELETE FROM {target.table} WHERE ID = 1")
-        for run, number, given in (("r1", 2, {}), ("r2", 1, {"table": target.table})):
-            with pytest.raises(AirflowFailException, match=r"FilesRejectedError.*deleted"):
-                ingest(target, run, number, files=files, **given)
-
-        assert target.ids() == [2]
-
 
 def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTarget) -> None:
     target.put({"a.csv": "1,x\n"})

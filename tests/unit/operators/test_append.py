@@ -77,6 +77,15 @@ class TestRows:
         assert snowpipe.channels["c"].rows == sent
         assert later() == 0
 
+    def test_of_a_batch_are_not_sent_again_after_a_lost_token(self, snowpipe, append, variables):
+        append(rows=ROWS, batch=7)
+        del snowpipe.channels["c"]
+
+        with pytest.raises(AirflowFailException, match=r"SourcePositionError.*'7:5~b1"):
+            append(rows=ROWS, batch=7)
+        assert append(rows=ROWS[:1], batch=8)["rows"] == 1
+        assert snowpipe.channels["c"].rows == ROWS[:1]
+
     @pytest.mark.parametrize("other", [{"task_id": "other"}, {"map_index": 1}])
     def test_of_another_task_are_refused_in_the_same_channel(self, snowpipe, append, other, variables):
         """They have the same batch in the same run, and would pass for rows that are loaded."""

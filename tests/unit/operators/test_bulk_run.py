@@ -74,11 +74,6 @@ class Load:
         with pytest.raises(CrashError):
             self.load(try_number)
 
-    def forget_loads(self) -> None:
-        """Load history and COPY's memory go with the rows of a table."""
-        self.account.history.clear()
-        self.account._copied.clear()
-
     def assert_every_row_is_there_once(self) -> None:
         assert sorted(self.account.rows) == ["r1", "r2", "r3"]
 
@@ -172,23 +167,6 @@ def test_what_is_done_is_not_done_again(load: Load) -> None:
 
 class TestTable:
     """A green task has its rows in the table, whatever an earlier try reported."""
-
-    def test_rows_of_a_table_that_was_emptied_are_written_again(self, load: Load) -> None:
-        load.load()
-        load.account.rows.clear()
-        load.forget_loads()
-        done = load.load(try_number=2)
-
-        load.assert_every_row_is_there_once()
-        assert (done["rows_loaded"], load.writes) == (3, 2)
-
-    def test_rows_that_were_deleted_fail_the_task(self, load: Load) -> None:
-        load.load()
-        del load.account.rows[0]
-
-        with pytest.raises(FilesRejectedError, match="3 rows"):
-            load.load(try_number=2)
-        assert load.writes == 1
 
     def test_a_file_that_copy_leaves_out_fails_the_task_and_the_next_try_loads_it(self, load: Load) -> None:
         """As SIZE_LIMIT does that the stage itself sets."""

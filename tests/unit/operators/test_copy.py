@@ -482,27 +482,6 @@ class TestRunAgain:
         assert copying.account.rows == 2 * rows_of(*FILES)
         assert copying.run(run="r3")["rows_loaded"] == 8
 
-    def test_files_whose_rows_were_deleted_are_gone_for_other_runs(self, copying: Copying) -> None:
-        copying.run({})
-        copying.account.rows.clear()  # DELETE FROM T
-        copying.killed("submit", BEFORE, {}, number=2, clears=1)
-        copying.account.rows.append("an INSERT")
-
-        with pytest.raises(AirflowException, match="deleted"):
-            copying.run({}, run="r2")
-
-    def test_with_force_fewer_rows_than_the_earlier_try_loaded_fail_the_task(self, copying: Copying) -> None:
-        copying.run()
-        del copying.account.rows[0]  # DELETE FROM T WHERE …
-        left = list(copying.account.rows)
-        copying.forget()
-
-        with pytest.raises(AirflowException, match=r"8 rows.*table has 7"):
-            copying.run(number=2)
-        assert copying.account.rows == left
-        copying.run(run="r2")
-        assert copying.account.rows == [*left, *rows_of(*FILES)]
-
     @pytest.mark.parametrize("names_skipped", [True, False])
     def test_files_that_history_lags_behind_with_stay_this_runs(
         self, copying: Copying, names_skipped: bool

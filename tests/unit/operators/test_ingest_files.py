@@ -108,6 +108,20 @@ def test_a_pipe_that_does_not_load_in_time_names_its_files_and_the_next_try_goes
     assert sorted(account.rows) == ["a1", "b1"]
 
 
+def test_loads_whose_rows_are_not_in_the_table_do_not_end_the_wait_well(account):
+    """As those of a pipe that reports what it has loaded into the table that was replaced."""
+    waiting = task(deferrable=True, table="T")
+    account.holds = True
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(task_context())
+    account.finish()
+    account.rows.clear()
+    loads = {path: {"status": "LOADED", "rows_loaded": 1} for path in ("a", "b")}
+    event = {"status": "success", "files": loads}
+    with pytest.raises(AirflowFailException, match=r"FilesRejectedError.*2 rows"):
+        waiting.execute_complete(task_context(), event, **(deferred.value.kwargs or {}))
+
+
 def test_a_file_loaded_in_part_stays_an_objection(account):
     account.put("a", "a1", "bad")
     for word in ("partially_loaded", "before"):
