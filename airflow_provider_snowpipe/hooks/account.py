@@ -525,12 +525,12 @@ def _trusting(ca_bundle: str) -> Any:
     return Connection
 
 
-def _head(statement: str, values: Sequence[str] | None = None) -> str:
+def _head(statement: str, values: Sequence[str | None] | None = None) -> str:
     """The words of a statement that identify it, up to the first parenthesis."""
     words = statement.partition("(")[0]
     words = words if len(words) <= _LONGEST_HEAD else f"{words[:_LONGEST_HEAD]}…"
     for value in values or ():
-        words = words.replace("%s", value, 1)
+        words = words.replace("%s", "NULL" if value is None else value, 1)
     return words
 
 

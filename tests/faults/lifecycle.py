@@ -1,7 +1,6 @@
 """Events in the life of a table, its channels and a task; and what the task has to do when it runs again.
 
-``OUTCOMES`` is the table below "A green task has its rows in the table now" in
-docs/explanation/loading-files.md.
+``OUTCOMES`` is the table of docs/explanation/loading-files.md on green tasks.
 """
 
 from __future__ import annotations

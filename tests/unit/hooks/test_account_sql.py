@@ -75,6 +75,8 @@ def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id):
         SnowpipeBulkHook(conn_id).list_files("@NO_SUCH_STAGE", "in/")
     assert "LIST %s" not in str(missing.value)
     assert not missing.value.retryable
+    with pytest.raises(SqlError, match="NO_SUCH_TABLE"):
+        SnowpipeBulkHook(conn_id).run_sql("INSERT INTO NO_SUCH_TABLE SELECT %s", [None])
 
 
 @pytest.mark.parametrize(

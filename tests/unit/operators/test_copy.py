@@ -128,21 +128,10 @@ def test_a_try_whose_files_another_one_has_loaded_and_removed_is_not_green(
     assert sorted(account.rows) == rows_of(*FILES)
 
 
-def test_a_file_that_changed_since_it_was_planned_is_planned_by_its_new_content(copying: Copying) -> None:
-    copying.killed("submit", BEFORE, {})
-    copying.account.put("a", "other1")
-    copying.run({}, number=2)
-
-    planned = [file for row in copying.account.ledger.rows for file in json.loads(row["files"])]
-    assert sorted(file["path"] for file in planned) == [*FILES]
-    assert sorted(copying.account.rows) == sorted(["other1", *rows_of("b", "c", "d")])
-
-
 @pytest.mark.parametrize("call", ["SHOW", "submit"])
 def test_a_task_whose_files_another_process_gives_up_is_not_green(
     copying: Copying, monkeypatch: Patch, call: str
 ) -> None:
-    """As a later try does when it finds that nobody knows whether their rows are in the table."""
     account, done = copying.account, copying.account.call
 
     def given_up(name: str, work: Any) -> Any:
@@ -158,29 +147,6 @@ def test_a_task_whose_files_another_process_gives_up_is_not_green(
 
 class TestForce:
     """With FORCE, COPY itself skips nothing, so that a later try must mean the files of the first."""
-
-    @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
-    def test_a_try_that_died_anywhere_leaves_each_row_once(
-        self, monkeypatch: Patch, options: Options
-    ) -> None:
-        crashes = 0
-        for when in (BEFORE, AFTER):
-            for nth in range(1, 12):
-                copying = Copying(monkeypatch)
-                copying.account.fault(None, when, CrashError(), nth)
-                try:
-                    copying.run(options)
-                except CrashError:
-                    crashes += 1
-                copying.account.faults.clear()
-                copying.forget()
-                had_list = bool(copying.account.ledger.rows)
-                copying.account.put("aa", "aa1", "aa2")
-                copying.run(options, number=2)
-
-                every = FILES if had_list else ("a", "aa", *FILES[1:])
-                assert sorted(copying.account.rows) == rows_of(*every[: 2 if options is LIMITED else None])
-        assert crashes >= 10
 
     @pytest.mark.parametrize(
         ("options", "by"), [(FORCED, None), (LIMITED, "LOCAL.PUBLIC.P")], ids=["other-stage", "pipe"]
