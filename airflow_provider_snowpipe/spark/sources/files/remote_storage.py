@@ -22,8 +22,10 @@ _WINDOW_BYTES = 8 << 20
 """The longest request of a file: large enough that the time of a request does not show."""
 _FIRST_BYTES = 512 << 10
 """The first one, and each is twice as long as the one before, so that the first rows are here soon."""
-_WINDOWS_AHEAD = 2
-"""So many are fetched while those before are read."""
+_BYTES_AHEAD = 2 * _WINDOW_BYTES
+"""So much is asked for while what is before it is read."""
+_REQUESTS = 5
+"""At a time: as many windows as make that up at the begin of a file."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,9 @@ class RangeStream(io.RawIOBase):
             begin, end = 0, self.size
         fetched = windows[-1].end if windows else begin
         last = self.size if goes_on else end
-        self._threads = self._threads or ThreadPoolExecutor(_WINDOWS_AHEAD + 1)
+        self._threads = self._threads or ThreadPoolExecutor(_REQUESTS)
         length = max(2 * (windows[-1].end - windows[-1].first) if windows else end - begin, _FIRST_BYTES)
-        while fetched < end or (fetched < last and len(windows) <= _WINDOWS_AHEAD):
+        while fetched < end or fetched < min(last, end + _BYTES_AHEAD):
             first, fetched = fetched, min(fetched + min(length, _WINDOW_BYTES), last)
             length *= 2
             data = self._threads.submit(self._store.get, self._path, self._version, first, fetched)

@@ -90,7 +90,7 @@ def test_more_objects_than_a_page_are_listed_each_once(lake, put, monkeypatch):
 
 
 def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake, put):
-    data = random.Random(7).randbytes(20 << 20)
+    data = random.Random(7).randbytes(40 << 20)
     put("big", data)
     path = f"{lake.url}/big"
 
