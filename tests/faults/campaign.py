@@ -16,7 +16,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ class Run:
     began: float = field(default_factory=time.time)
     bucket: str = ""
     again: Again | None = None
-    mark: int = 0
+    mark: int | None = None
     ends: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -125,10 +125,12 @@ class Run:
         return Counter(int(row["ID"]) for row in self.sql(f"SELECT ID FROM {self.table}"))
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        for _ in range(MOST_TRIES):
-            with suppress(SqlError):  # a refusal that was meant for the task
-                return self.service.sql(statement)
-        raise AssertionError(f"the service refuses {statement}")
+        waiting = self.service.admin("faults")["faults"]  # they are meant for the task
+        self.service.admin("faults", clear=True)
+        result = self.service.sql(statement)
+        if waiting:
+            self.service.admin("faults", set=",".join(waiting))
+        return result
 
     def claim(self) -> None:
         """A try, or a sensor, reports that rows are committed: those that are not there now are early."""
@@ -170,7 +172,7 @@ class Run:
         tries: list[Try] = []
 
         def start(number: int, hit: Hit | None) -> Try:
-            if self.again and not self.mark and tries and tries[0].code is not None:
+            if self.again and self.mark is None and tries and tries[0].code is not None:
                 live_between(self, self.again)
             tries.append(self.start(partial(work, number), hit))
             return tries[-1]
@@ -178,7 +180,7 @@ class Run:
         is_green = until_green(
             start,
             self.draw,
-            [drawn_hit(self.draw, requests) for _ in range(1 if self.mark else 2)],
+            [drawn_hit(self.draw, requests) for _ in range(2 if self.mark is None else 1)],
             self.claim,
             lambda: self.said(*final, *self.ends),
         )
@@ -234,8 +236,7 @@ class Stream:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        spec = FileSource(path=run.source)
-        self._job = SparkJob(run.service, run.folder / "runs", run.table, spec)
+        self._job = SparkJob(run.service, run.folder / "runs", run.table, FileSource(path=run.source))
 
     def start(self) -> tuple[Try, Path]:
         plan = self._job.plan(channel_prefix="p", source_name="s", limits=_LIMITS)
@@ -581,6 +582,5 @@ def judged(run: Run) -> Run:
     finally:
         service.admin("faults", clear=True)
     service.sql(f"DROP TABLE {run.table}")
-    with suppress(SqlError):
-        service.sql(f"DROP STAGE {run.stage}")
+    service.sql(f"DROP STAGE IF EXISTS {run.stage}")
     return run
