@@ -205,12 +205,20 @@ class SourceRecord:
         )
 
     def write(
-        self, seen: Iterable[SeenChannel], renewed: Iterable[str], now: dt.datetime, loaded: LoadedSource
+        self,
+        seen: Iterable[SeenChannel],
+        renewed: Iterable[str],
+        now: dt.datetime,
+        loaded: LoadedSource,
+        *,
+        sends: bool = False,
     ) -> None:
-        """Write down what a run has left.
+        """Write down what a run has left, or is about to send.
 
         :param seen: its channels
         :param renewed: the channels that it has opened again
+        :param sends: True before rows are sent, which takes the record
+        :raises RecordUnavailableError: if it cannot be written and ``sends``
         """
         opened = set(renewed)
         left: dict[str, KnownChannel] = {}
@@ -233,7 +241,9 @@ class SourceRecord:
             # Another task may have written meanwhile what it has left of other channels.
             others = self.of_key(self.key) or self
             self._keep({**others.channels, **left}, loaded)
-        except Exception as error:  # noqa: BLE001  the rows are committed, and the tokens show it
+        except Exception as error:  # the rows are committed, and the tokens show it
+            if sends and not isinstance(error, ImportError):  # in a process that no Airflow runs
+                raise RecordUnavailableError(f"Airflow does not take {self.key!r}: {error}") from error
             log.warning("the last checkpoints of %s could not be kept: %s", self.address, error)
 
     def forget(self, channel: str) -> None:

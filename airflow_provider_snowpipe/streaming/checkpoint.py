@@ -271,6 +271,12 @@ def source_of_token(token: str) -> str:
     return "" if found is None else found.binding[:_SOURCE_DIGITS]
 
 
+def run_of_token(token: str) -> str:
+    """The run that wrote a token; empty for what is not a checkpoint."""
+    found = _Written.of(token)
+    return "" if found is None else found.run
+
+
 def is_checkpoint(token: str | None) -> bool:
     """Return whether a token has the form of a checkpoint."""
     return _Written.of(token) is not None

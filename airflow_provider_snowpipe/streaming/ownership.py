@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     OnImbalance,
     check_balance,
     excess_of,
+    run_of_token,
     same_position,
     source_of_token,
 )
@@ -40,6 +41,30 @@ LastCheckpoints = Mapping[str, tuple[str, str]]
 channel with bare tokens by its name."""
 _RECORD = "source-log"
 """Stands for the run in a checkpoint of which the source alone shows the position."""
+_BEGUN = "NULL-"
+"""Begins what stands for the run in the record of a channel without a token."""
+
+
+def begun(source: ChannelSource, status: ChannelStatus, end: Offset) -> str:
+    """Write what is known of a channel without a token that is about to get rows.
+
+    It has the form of a checkpoint of 0 rows, and instead of the run it has the time when the channel was
+    created. So a channel that has lost rows is told from one that has not committed any.
+
+    :param end: up to which position rows will be sent
+    """
+    return replace(source, run=f"{_BEGUN}{status.created_on_ms or 0}").token(end, 0, 0)
+
+
+def is_begun(token: str, status: ChannelStatus | None = None) -> bool:
+    """Return whether a token is what :func:`begun` has written.
+
+    :param status: a channel; True only if it is the one that it was written of
+    """
+    run = run_of_token(token)
+    if status is None:
+        return run.startswith(_BEGUN)
+    return status.exists and run == f"{_BEGUN}{status.created_on_ms or 0}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +92,11 @@ class OwnChannel:
     def is_new(self) -> bool:
         """True where nothing shows that it has ever loaded a row."""
         return self.status.committed is None and not self.source.is_bare
+
+    def last_in(self, last: LastCheckpoints) -> tuple[str, str] | None:
+        """The last checkpoint of its source partition, None where it has not committed a row since then."""
+        known = last.get(self.partition)
+        return None if known is None or is_begun(known[1], self.status) else known
 
     @property
     def is_of_another(self) -> bool:
@@ -117,14 +147,23 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
                 "sent. Set the token of the last row that is in the table (SnowpipeResetOffsetOperator), or "
                 "rebind='restart' where none is"
             )
-        known = last.get(one.partition)
-        if known is None or not one.is_new or one.source.rebind is not None:
+        known = one.last_in(last)
+        if known is None or not one.is_new or one.source.rebind == "restart":
             continue
-        raise SourcePositionError(
-            f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed {known[1]!r} "
-            "of the same source: it was dropped, or deleted after 30 days without rows. Nothing was sent: "
-            "set rebind='continue' to go on behind it, or rebind='restart' if the table lacks its rows"
-        )
+        if is_begun(known[1]):
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and a run was about to send rows up to "
+                f"{known[1]!r} on channel {known[0]!r}: it was dropped since, or deleted after 30 days "
+                "without rows. Nothing was sent. Some of those rows may be in the table: delete them, and "
+                "set rebind='restart'"
+            )
+        if one.source.rebind is None:
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed "
+                f"{known[1]!r} of the same source: it was dropped, or deleted after 30 days without rows. "
+                "Nothing was sent. Set rebind='continue' to go on behind it, where the table has no later "
+                "row of a run that died; or rebind='restart' if the table lacks its rows"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +224,7 @@ class EarlierChannels:
         moved = self._take(taken, check)
         last = _known(channels, self.last)
         for one in channels:
-            known = last.get(one.partition)
+            known = one.last_in(last)
             if known is None or one.name in moved:
                 continue
             if one.is_new and one.source.rebind == "continue":

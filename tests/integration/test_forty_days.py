@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
@@ -21,6 +22,7 @@ from tests.loaded_folder import Loaded, variables
 from tests.local_connection import connect, context, ids, make_table
 from tests.local_service import LocalService
 from tests.spark_session import Door
+from tests.waiting import wait_until
 
 __all__ = ["variables"]
 
@@ -100,12 +102,14 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     appended = make_table(service, "APPENDED")
     written = {"quiet": [1], "daily": []}
 
+    def append(rows: int, channel: str = "a", *, waits: bool = True) -> None:
+        SnowpipeAppendRowsOperator(
+            task_id="t", table=appended, channel=channel, rows=[{"ID": one} for one in range(rows)],
+            token_column="ID", snowflake_conn_id=days.load.conn_id, wait_for_commit=waits,
+        ).execute(context())  # fmt: skip
+
     def all_jobs(rows: int) -> None:
-        append = SnowpipeAppendRowsOperator(
-            task_id="t", table=appended, channel="a", rows=[{"ID": one} for one in range(rows)],
-            token_column="ID", snowflake_conn_id=days.load.conn_id,
-        )  # fmt: skip
-        append.execute(context())
+        append(rows)
         write(door, written)
         days.run()
         for one in (lake, topic):
@@ -132,7 +136,11 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     assert [ids(service, one) for one in ("LAKE", "TOPIC", "WRITTEN")] == [expected] * 3
     assert ids(service, appended) == [0, 1, 2, 3]
     assert days.is_whole
+    append(2, "once", waits=False)
+    wait_until(lambda: ids(service, appended) == [0, 0, 1, 1, 2, 3])
     days.passes(31)
+    with pytest.raises(AirflowFailException, match=r"'once'.*30 days"):
+        append(2, "once")
     for one in (lake, topic):
         one.after = days.after
         with pytest.raises(SourcePositionError, match="30 days"):

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     rebound,
     reported,
     run_mark,
+    run_of_token,
     same_position,
     source_changed,
     source_of_token,
@@ -140,7 +141,8 @@ class TestNames:
         assert len({one.digest for one in (EU, EU_OTHERWISE, US)}) == 3
         assert source_of_token(TOKEN) == source_of_token(AUTHORS) == "0011223344"
         assert source_of_token(HELD) == "0011223344"
-        assert source_of_token("a:9") == source_of_token("{}") == ""
+        assert source_of_token("a:9") == source_of_token("{}") == run_of_token("a:9") == ""
+        assert run_of_token(TOKEN) == run_of_token(HELD) == "r1"
         assert (str(EU), str(Binding("a topic"))) == (f"{EU.source} (csv, header)", "a topic")
 
     def test_a_run_is_named_by_when_it_began_and_four_digits_on_every_try(self):
