@@ -38,7 +38,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
-from airflow_provider_snowpipe.streaming.ownership import begun
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
@@ -391,7 +390,7 @@ def append_to_channel(
         if rules.is_batch_of_run and len(left.lines) < len(rows.lines):
             _refuse_other_run(channel, writer.start.run, source)
         if left.lines and from_token is None:
-            begins(begun(source, writer.status_at_open, left.offsets[-1]))
+            begins(source.begun(writer.status_at_open, left.offsets[-1]))
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
         parts = AdmittedParts(left.parts(), (lambda part: part) if admitted is None else admitted.admit)

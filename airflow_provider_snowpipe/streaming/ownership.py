@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     OnImbalance,
     check_balance,
     excess_of,
-    run_of_token,
+    is_begun,
     same_position,
     source_of_token,
 )
@@ -41,30 +41,6 @@ LastCheckpoints = Mapping[str, tuple[str, str]]
 channel with bare tokens by its name."""
 _RECORD = "source-log"
 """Stands for the run in a checkpoint of which the source alone shows the position."""
-_BEGUN = "NULL-"
-"""Begins what stands for the run in the record of a channel without a token."""
-
-
-def begun(source: ChannelSource, status: ChannelStatus, end: Offset) -> str:
-    """Write what is known of a channel without a token that is about to get rows.
-
-    It has the form of a checkpoint of 0 rows, and instead of the run it has the time when the channel was
-    created. So a channel that has lost rows is told from one that has not committed any.
-
-    :param end: up to which position rows will be sent
-    """
-    return replace(source, run=f"{_BEGUN}{status.created_on_ms or 0}").token(end, 0, 0)
-
-
-def is_begun(token: str, status: ChannelStatus | None = None) -> bool:
-    """Return whether a token is what :func:`begun` has written.
-
-    :param status: a channel; True only if it is the one that it was written of
-    """
-    run = run_of_token(token)
-    if status is None:
-        return run.startswith(_BEGUN)
-    return status.exists and run == f"{_BEGUN}{status.created_on_ms or 0}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +69,11 @@ class OwnChannel:
         """True where nothing shows that it has ever loaded a row."""
         return self.status.committed is None and not self.source.is_bare
 
+    def is_unknown_to(self, last: LastCheckpoints) -> bool:
+        """True where it is new, and no run is known that has ended with a checkpoint of its partition."""
+        known = last.get(self.partition)
+        return self.is_new and self.recorded is None and (known is None or is_begun(known[1]))
+
     def last_in(self, last: LastCheckpoints) -> tuple[str, str] | None:
         """The last checkpoint of its source partition, None where it has not committed a row since then."""
         known = last.get(self.partition)
@@ -105,14 +86,18 @@ class OwnChannel:
 
 
 def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> LastCheckpoints:
-    """The last checkpoints of channels: by the record of earlier runs, without one by the source's own."""
-    if last is not None:
+    """The last checkpoints of channels: by the record of earlier runs, without one by the source's own.
+
+    A record of which all runs died before they ended shows nothing that the source's own one lacks.
+    """
+    begun = last or {}
+    if last is not None and not (last and all(is_begun(token) for _, token in last.values())):
         return last
     return {
         one.partition: (one.name, replace(one.source, run=_RECORD).token(one.recorded, 0, 0))
         for one in channels
         if one.recorded is not None
-    }
+    } | dict(begun)
 
 
 def _rows_before(one: OwnChannel, last: str) -> tuple[int, int] | None:
@@ -152,8 +137,8 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
             continue
         if is_begun(known[1]):
             raise SourcePositionError(
-                f"channel {one.name!r} has no offset token, and a run was about to send rows up to "
-                f"{known[1]!r} on channel {known[0]!r}: it was dropped since, or deleted after 30 days "
+                f"channel {one.name!r} has no offset token, and a run was about to send rows on "
+                f"channel {known[0]!r} (up to {known[1]!r}): it was dropped since, or deleted after 30 days "
                 "without rows. Nothing was sent. Some of those rows may be in the table: delete them, and "
                 "set rebind='restart'"
             )

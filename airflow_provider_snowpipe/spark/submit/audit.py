@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     excess_of,
     held_apart,
+    is_begun,
     is_checkpoint,
     source_of_token,
 )
@@ -29,7 +30,6 @@ from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, Snowpip
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import counted, plain_or_quoted
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.ownership import is_begun
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 _LIMITS = BatchLimits()
