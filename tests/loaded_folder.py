@@ -61,7 +61,10 @@ class Loaded:
                 renew=tuple(record.quiet(now)),
                 **self.rules,
             )  # fmt: skip
-            run = Run(plan, client, list_channels=hook.list_channels)
+            before, run = (Run(plan, client, list_channels=hook.list_channels) for _ in range(2))
+            if not before.has_no_rows():
+                begun = [SeenChannel(*one) for one in before.begin().items()]
+                record.write(begun, (), now, self.how(before, f"{prefix}_{name}_"), sends=True)
             run.prepare()
             run.load(InProcessSpark())
             run.verify()
@@ -70,11 +73,13 @@ class Loaded:
             SeenChannel(one.channel, one.to_token, one.rows_before, one.rejected_earlier)
             for one in run.channels
         ]
-        aside = self.rules.get("dead_letter_path")
-        where = (pipe.database, pipe.schema, pipe.pipe)
-        names = (f"{prefix}_{name}_", where, self.conn_id, "d", "load", plan.on_error, aside)
-        loaded = LoadedSource(source.as_json(), run.reading, source.split, *names)
-        record.write(seen, record.quiet(now), now, loaded)
+        record.write(seen, record.quiet(now), now, self.how(run, f"{prefix}_{name}_"))
+
+    def how(self, run: Run, channels: str) -> LoadedSource:
+        source, pipe = self.source(), self.hook().pipe_name()
+        rules = self.rules.get("on_error", "abort"), self.rules.get("dead_letter_path")
+        names = (channels, (pipe.database, pipe.schema, pipe.pipe), self.conn_id, "d", "load", *rules)
+        return LoadedSource(source.as_json(), run.reading, source.split, *names)
 
     def source(self) -> SourceSpec:
         return self.other or FileSource(path=str(self.folder), format=self.form, metadata=self.metadata)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
@@ -138,10 +139,11 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
                 if last := _last_of(record, source, rules.batch):
                     own = OwnChannel(source, client.channel_statuses([channel])[channel])
                     EarlierChannels(client, tuple, last, rules.on_imbalance).hand_over([own])
-                load = append_to_channel(client, channel, rows, source, rules, admission)
+                begins = partial(self._keep, record, source, channel, sends=True)
+                load = append_to_channel(client, channel, rows, source, rules, admission, begins)
         except RowsRejectedError as error:
             if error.load is not None:
-                self._keep(record, error.load, source)
+                self._keep_committed(record, source, error.load)
                 value = self._value(error.load, rules)
                 leave_observed(ti, type(error).__name__, {channel: value}, self._unloaded(ti))
             raise
@@ -149,7 +151,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             seen = {"committed": error.committed, "target": error.target}
             leave_observed(ti, type(error).__name__, {channel: seen}, self._unloaded(ti))
             raise
-        self._keep(record, load, source)
+        self._keep_committed(record, source, load)
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,
@@ -234,21 +236,32 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     def _record(self, channel: str) -> SourceRecord:
         return SourceRecord.of_appends(self.hook.pipe_name().address(self.hook.account_url()), channel)
 
-    def _keep(self, record: SourceRecord, load: SmallLoad, source: ChannelSource) -> None:
+    def _keep_committed(self, record: SourceRecord, source: ChannelSource, load: SmallLoad) -> None:
+        token = load.target_token if load.committed else load.from_token
+        self._keep(record, source, load.channel, token)
+
+    def _keep(
+        self,
+        record: SourceRecord,
+        source: ChannelSource,
+        channel: str,
+        token: str | None,
+        *,
+        sends: bool = False,
+    ) -> None:
         pipe = self.hook.pipe_name()
         loaded = LoadedSource(
             {"kind": APPENDS},
             source.binding.reading,
             "",
-            load.channel,
+            channel,
             (pipe.database, pipe.schema, pipe.pipe),
             self.snowflake_conn_id,
             self.dag_id,
             self.task_id,
             self.on_error,
         )
-        seen = SeenChannel(load.channel, load.target_token if load.committed else load.from_token)
-        record.write([seen], (), dt.datetime.now(dt.UTC), loaded)
+        record.write([SeenChannel(channel, token)], (), dt.datetime.now(dt.UTC), loaded, sends=sends)
 
     def _batch(self, context: Context) -> int | None:
         if self.token_column:

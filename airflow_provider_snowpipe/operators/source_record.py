@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, Variable
 
-from airflow_provider_snowpipe.streaming.checkpoint import source_of_token
+from airflow_provider_snowpipe.streaming.checkpoint import is_begun, source_of_token
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     RecordUnavailableError,
@@ -77,7 +77,7 @@ class KnownChannel:
 class SeenChannel:
     """What a run has left of one channel.
 
-    :param token: its token, None where the partition has no row
+    :param token: its token, None where it is not known; empty where it is known to have none
     :param rows_before: rows of an earlier channel, as :class:`KnownChannel` counts them
     :param copied: rows that this run has copied, or an earlier channel rejected
     """
@@ -189,7 +189,8 @@ class SourceRecord:
         :param split: how it is split now
         :raises SourceChangedError: unless it is to be loaded from its beginning
         """
-        if self.loaded is None or not self.channels or self.loaded.split == split or rebind == "restart":
+        is_loaded = not all(is_begun(one.token) for one in self.channels.values())
+        if self.loaded is None or not is_loaded or self.loaded.split == split or rebind == "restart":
             return
         raise SourceChangedError(
             f"{self.address} was loaded by task {self.loaded.task_id!r} of DAG {self.loaded.dag_id!r} with "
@@ -205,17 +206,27 @@ class SourceRecord:
         )
 
     def write(
-        self, seen: Iterable[SeenChannel], renewed: Iterable[str], now: dt.datetime, loaded: LoadedSource
+        self,
+        seen: Iterable[SeenChannel],
+        renewed: Iterable[str],
+        now: dt.datetime,
+        loaded: LoadedSource,
+        *,
+        sends: bool = False,
     ) -> None:
-        """Write down what a run has left.
+        """Write down what a run has left, or is about to send.
 
         :param seen: its channels
         :param renewed: the channels that it has opened again
+        :param sends: True before rows are sent, which takes the record
+        :raises RecordUnavailableError: if it cannot be written and ``sends``
         """
         opened = set(renewed)
         left: dict[str, KnownChannel] = {}
+        empty = set[str]()
         for one in seen:
-            if one.token is None:
+            if not one.token:
+                empty |= set() if one.token is None else {one.channel}
                 continue
             digits = source_of_token(one.token) or one.channel
             before = left.get(digits) or self.channels.get(digits) or KnownChannel(one.channel, "", now)
@@ -226,14 +237,21 @@ class SourceRecord:
             rows, copied = before.rows_before + one.rows_before, before.copied + one.copied
             since = before.since if is_still else now
             left[digits] = KnownChannel(one.channel, one.token, since, rows, copied, earlier)
-        channels = {**self.channels, **left}
-        if not channels or (channels == self.channels and loaded == self.loaded):
+
+        def replaced(before: Mapping[str, KnownChannel]) -> dict[str, KnownChannel]:
+            both = {**before, **left}.items()
+            return {n: one for n, one in both if one.channel not in empty or not is_begun(one.token)}
+
+        channels = replaced(self.channels)
+        if channels == self.channels and (not channels or loaded == self.loaded):
             return
         try:
             # Another task may have written meanwhile what it has left of other channels.
             others = self.of_key(self.key) or self
-            self._keep({**others.channels, **left}, loaded)
-        except Exception as error:  # noqa: BLE001  the rows are committed, and the tokens show it
+            self._keep(replaced(others.channels), loaded)
+        except Exception as error:  # the rows are committed, and the tokens show it
+            if sends and not isinstance(error, ImportError):  # in a process that no Airflow runs
+                raise RecordUnavailableError(f"Airflow does not take {self.key!r}: {error}") from error
             log.warning("the last checkpoints of %s could not be kept: %s", self.address, error)
 
     def forget(self, channel: str) -> None:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.operators.spark_job import DriverRun
     from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-    from airflow_provider_snowpipe.spark.driver.report import RunReport
+    from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
     from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 
 
@@ -361,15 +361,19 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         hook = self._pipe_hook()
         rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
         plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, rules, memory)
-        report, run = None, None
+        report, run, begun = None, None, dict[str, str]()
         try:
             with hook.get_client(retry=DEFAULT_RETRY if master else RetryPolicy(budget_seconds=0)) as client:
                 run = run_of(plan, client, self._source()[1])
                 report = run.without_rows()
+                begun = run.begin() if report is None else {}
         except (SnowpipeError, OSError, ImportError) as error:
             if master and isinstance(error, SnowpipeError) and error.retryable:
                 raise end_of_task(error) from error
             self.log.info("whether there are new rows is left to the driver: %s", error)
+        if run is not None and begun:
+            seen = [SeenChannel(name, token) for name, token in begun.items()]
+            self._write_record(hook, seen, run.reading, sends=True)
         is_unread = report is None or all(one.from_token is None for one in report.channels)
         if report is None or (is_unread and self._schema_policy().changes_table):
             if master and run is not None and run.is_small():
@@ -425,18 +429,19 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         :param is_done: False for a run that has renewed no quiet channel
         """
         seen = [
-            SeenChannel(
-                one.channel,
-                one.to_token if one.committed else one.from_token if one.rows_before >= 0 else None,
-                one.rows_before,
-                one.rejected_earlier,
-            )
+            SeenChannel(one.channel, _left(one, is_done=is_done), one.rows_before, one.rejected_earlier)
             for one in report.channels
         ]
         self._write_record(hook, seen, report.reading, renews=is_done)
 
     def _write_record(
-        self, hook: SnowpipeHook, seen: Sequence[SeenChannel], reading: str, *, renews: bool = False
+        self,
+        hook: SnowpipeHook,
+        seen: Sequence[SeenChannel],
+        reading: str,
+        *,
+        renews: bool = False,
+        sends: bool = False,
     ) -> None:
         source, pipe, now = self._source()[0], hook.pipe_name(), dt.datetime.now(dt.UTC)
         loaded = LoadedSource(
@@ -452,7 +457,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             self.dead_letter_path or None,
         )
         record = self._record(hook, source)
-        record.write(seen, record.quiet(now) if renews else (), now, loaded)
+        record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
+        self._known = None
 
     def _channels(self, source: SourceSpec) -> str:
         """What the names of its channels begin with."""
@@ -513,3 +519,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             raise ConfigurationError(
                 f"source is {dict(self.source)!r}: give the 'path' of files, or the 'kind' of another source"
             )
+
+
+def _left(one: ChannelReport, *, is_done: bool) -> str | None:
+    """The token that a run has left, None where it is not known; empty where it is known to have none."""
+    if one.committed:
+        return one.to_token or ("" if is_done else None)
+    return one.from_token if one.rows_before >= 0 else None

@@ -366,9 +366,11 @@ def append_to_channel(
     source: ChannelSource,
     rules: AppendRules,
     admission: Callable[[Offset | None], Admission] | None = None,
+    begins: Callable[[str], None] = lambda _: None,
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
+    :param begins: keeps what is known of a channel without a token, before it gets a row
     :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     """
@@ -387,6 +389,8 @@ def append_to_channel(
         left = rows_to_send(rows, writer.progress.committed, rules, channel=channel)
         if rules.is_batch_of_run and len(left.lines) < len(rows.lines):
             _refuse_other_run(channel, writer.start.run, source)
+        if left.lines and from_token is None:
+            begins(source.begun(writer.status_at_open, left.offsets[-1]))
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
         parts = AdmittedParts(left.parts(), (lambda part: part) if admitted is None else admitted.admit)

@@ -60,6 +60,8 @@ _FORM = re.compile(
 )
 _AS_WRITTEN = "{}~{}{}.{}.{}.{}.{}"
 _RUN = re.compile(rf"[A-Za-z0-9_-]{{1,{_MOST_RUN}}}", re.ASCII)
+_BEGUN = "NULL-"
+"""Begins what stands for the run in the record of a channel without a token."""
 _NOT_OF_A_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -269,6 +271,17 @@ def source_of_token(token: str) -> str:
     """
     found = _Written.of(token)
     return "" if found is None else found.binding[:_SOURCE_DIGITS]
+
+
+def is_begun(token: str, status: ChannelStatus | None = None) -> bool:
+    """Return whether a token is what :meth:`ChannelSource.begun` has written.
+
+    :param status: a channel; True only if it is the one that it was written of
+    """
+    found = _Written.of(token)
+    if found is None or status is None:
+        return found is not None and found.run.startswith(_BEGUN)
+    return status.exists and found.run in (f"{_BEGUN}{status.created_on_ms}", f"{_BEGUN}0")
 
 
 def is_checkpoint(token: str | None) -> bool:
@@ -498,6 +511,17 @@ class ChannelSource:
         if self.is_bare:
             return str(position)
         return str(Checkpoint(position, self.binding.digest, rows, self.run, errors))
+
+    def begun(self, status: ChannelStatus, end: Offset | None = None) -> str:
+        """Write what is known of a channel without a token that is about to get rows.
+
+        It has the form of a checkpoint of 0 rows, and instead of the run it has the time when the channel was
+        created, or 0. So a channel that has lost rows is told from one that has not committed any.
+
+        :param end: up to which position rows will be sent, None where that is not known
+        """
+        what = ("NULL" if end is None else end, self.positions.code, _VERSION, self.binding.digest, 0)
+        return _AS_WRITTEN.format(*what, f"{_BEGUN}{status.created_on_ms or 0}", 0)
 
 
 def source_changed(

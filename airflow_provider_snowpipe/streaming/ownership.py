@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     OnImbalance,
     check_balance,
     excess_of,
+    is_begun,
     same_position,
     source_of_token,
 )
@@ -68,6 +69,16 @@ class OwnChannel:
         """True where nothing shows that it has ever loaded a row."""
         return self.status.committed is None and not self.source.is_bare
 
+    def is_unknown_to(self, last: LastCheckpoints) -> bool:
+        """True where it is new, and no run is known that has ended with a checkpoint of its partition."""
+        known = last.get(self.partition)
+        return self.is_new and self.recorded is None and (known is None or is_begun(known[1]))
+
+    def last_in(self, last: LastCheckpoints) -> tuple[str, str] | None:
+        """The last checkpoint of its source partition, None where it has not committed a row since then."""
+        known = last.get(self.partition)
+        return None if known is None or is_begun(known[1], self.status) else known
+
     @property
     def is_of_another(self) -> bool:
         """True where its token is that of another source partition."""
@@ -75,14 +86,18 @@ class OwnChannel:
 
 
 def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> LastCheckpoints:
-    """The last checkpoints of channels: by the record of earlier runs, without one by the source's own."""
-    if last is not None:
+    """The last checkpoints of channels: by the record of earlier runs, without one by the source's own.
+
+    A record of which all runs died before they ended shows nothing that the source's own one lacks.
+    """
+    begun = last or {}
+    if last is not None and not (last and all(is_begun(token) for _, token in last.values())):
         return last
     return {
         one.partition: (one.name, replace(one.source, run=_RECORD).token(one.recorded, 0, 0))
         for one in channels
         if one.recorded is not None
-    }
+    } | dict(begun)
 
 
 def _rows_before(one: OwnChannel, last: str) -> tuple[int, int] | None:
@@ -117,14 +132,23 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
                 "sent. Set the token of the last row that is in the table (SnowpipeResetOffsetOperator), or "
                 "rebind='restart' where none is"
             )
-        known = last.get(one.partition)
-        if known is None or not one.is_new or one.source.rebind is not None:
+        known = one.last_in(last)
+        if known is None or not one.is_new or one.source.rebind == "restart":
             continue
-        raise SourcePositionError(
-            f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed {known[1]!r} "
-            "of the same source: it was dropped, or deleted after 30 days without rows. Nothing was sent: "
-            "set rebind='continue' to go on behind it, or rebind='restart' if the table lacks its rows"
-        )
+        if is_begun(known[1]):
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and a run was about to send rows on "
+                f"channel {known[0]!r} (up to {known[1]!r}): it was dropped since, or deleted after 30 days "
+                "without rows. Nothing was sent. Some of those rows may be in the table: delete them, and "
+                "set rebind='restart'"
+            )
+        if one.source.rebind is None:
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed "
+                f"{known[1]!r} of the same source: it was dropped, or deleted after 30 days without rows. "
+                "Nothing was sent. Set rebind='continue' to go on behind it, where the table has no later "
+                "row of a run that died; or rebind='restart' if the table lacks its rows"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +209,7 @@ class EarlierChannels:
         moved = self._take(taken, check)
         last = _known(channels, self.last)
         for one in channels:
-            known = last.get(one.partition)
+            known = one.last_in(last)
             if known is None or one.name in moved:
                 continue
             if one.is_new and one.source.rebind == "continue":

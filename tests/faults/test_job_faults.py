@@ -128,31 +128,6 @@ def test_a_driver_that_is_killed_is_resumed_while_its_tasks_still_run(job: Spark
     assert_exact(job)
 
 
-@pytest.mark.parametrize(
-    ("faults", "read_seconds", "is_repeated"),
-    [
-        ("drop-append-response=2,drop-append-response=7,drop-append-response=8", "30", False),
-        ("slow-append=2x2", "1", False),
-        ("commit-delay=1,drop-append-response=3,invalidate-channel=6", "30", True),
-    ],
-    ids=["lost answers within the attempt", "late ones too", "a lost channel by the next attempt"],
-)
-def test_a_service_that_fails_for_a_while_is_asked_again(
-    job: SparkJob, faults: str, read_seconds: str, is_repeated: bool
-) -> None:
-    job.env["READ_SECONDS"] = read_seconds
-    job.service.admin("faults", set=faults)
-    deeds = _let(job)
-
-    finished = job.run()
-
-    _assert_reported(finished)
-    assert_exact(job)
-    assert finished.report is not None
-    assert is_repeated or sum(one.retries for one in finished.report.channels) >= 2
-    assert (len(deeds.notes("began")) > len(GROUPS)) == is_repeated
-
-
 @pytest.mark.parametrize("commit_delay", [0, 3600], ids=["some rows are committed", "none is"])
 def test_a_service_that_is_killed_and_comes_back_has_every_row_once(job: SparkJob, commit_delay: int) -> None:
     def restart() -> None:

@@ -6,21 +6,26 @@ import datetime as dt
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from tests.fake_snowpipe import KilledError
 from tests.iceberg_tables import IcebergTable
 from tests.loaded_folder import Loaded, variables
 from tests.local_connection import connect, context, ids, make_table
 from tests.local_service import LocalService
 from tests.spark_session import Door
+from tests.waiting import wait_until
 
 __all__ = ["variables"]
 
@@ -84,6 +89,26 @@ def test_a_partition_that_was_deleted_meanwhile_is_refused_and_goes_on_where_it_
     assert days.is_whole
 
 
+@pytest.mark.parametrize("dies_once", [True, False])
+def test_a_partition_whose_first_run_died_is_loaded_or_refused_where_its_channel_is_lost(
+    days: Days, monkeypatch: pytest.MonkeyPatch, dies_once: bool
+) -> None:
+    days.load.write("a/1.ndjson")
+    for step in ("verify",) if dies_once else ("load", "verify"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, step, Mock(side_effect=KilledError))
+            with pytest.raises(KilledError):
+                days.run()
+    assert ids(days.load.service, days.load.table) == [0, 1, 2], "the channel of the first try was there"
+    days.passes(31)
+    for rebind in (None, "continue"):
+        with pytest.raises(SourcePositionError, match=r"30 days.*rebind='restart'"):
+            days.run(rebind=rebind)
+    days.load.sql("DELETE FROM {T}")
+    days.run(rebind="restart")
+    assert days.is_whole
+
+
 def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(
     days: Days, tmp_path: Path
 ) -> None:
@@ -100,12 +125,14 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     appended = make_table(service, "APPENDED")
     written = {"quiet": [1], "daily": []}
 
+    def append(rows: int, channel: str = "a", *, waits: bool = True) -> None:
+        SnowpipeAppendRowsOperator(
+            task_id="t", table=appended, channel=channel, rows=[{"ID": one} for one in range(rows)],
+            token_column="ID", snowflake_conn_id=days.load.conn_id, wait_for_commit=waits,
+        ).execute(context())  # fmt: skip
+
     def all_jobs(rows: int) -> None:
-        append = SnowpipeAppendRowsOperator(
-            task_id="t", table=appended, channel="a", rows=[{"ID": one} for one in range(rows)],
-            token_column="ID", snowflake_conn_id=days.load.conn_id,
-        )  # fmt: skip
-        append.execute(context())
+        append(rows)
         write(door, written)
         days.run()
         for one in (lake, topic):
@@ -132,7 +159,11 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     assert [ids(service, one) for one in ("LAKE", "TOPIC", "WRITTEN")] == [expected] * 3
     assert ids(service, appended) == [0, 1, 2, 3]
     assert days.is_whole
+    append(2, "once", waits=False)
+    wait_until(lambda: ids(service, appended) == [0, 0, 1, 1, 2, 3])
     days.passes(31)
+    with pytest.raises(AirflowFailException, match=r"'once'.*30 days"):
+        append(2, "once")
     for one in (lake, topic):
         one.after = days.after
         with pytest.raises(SourcePositionError, match="30 days"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_IDLE_ROUNDS = 3
+_OPENED_AT_ONCE = 8
 _MOST_PLANS = 50
 _QUICK_SECONDS = 5.0
 """Searching longer for a row than Spark takes to start would gain nothing."""
@@ -174,6 +176,28 @@ class Run:
             columns=self._columns,
             unloaded=self._unloaded,
         )
+
+    def begin(self) -> dict[str, str]:
+        """Claim the rows, and create the channels; what is known of those without a token, by channel.
+
+        A channel that is there and then lost is told by it from one that has not got a row yet. Nothing is
+        known where Spark alone lists the partitions.
+        """
+        if all(status.committed for status in self._start.values()):
+            return {}
+        known = self._plan.last_checkpoints or {}
+        new = {one.name: one for one in self._own() if one.is_unknown_to(known) and self._has_rows(one.name)}
+        if self._source is None or not new or not self._claims(self._source):
+            return {}  # a source's own record has its identity from the first claim on
+        with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+            missing = (name for name, one in new.items() if not one.status.exists)
+            list(pool.map(self._client.open_channel, missing))
+        now = self._client.channel_statuses(list(new))
+        return {name: one.source.begun(now[name]) for name, one in new.items()}
+
+    def _has_rows(self, name: str) -> bool:
+        left = self._partitions[name].behind(None)
+        return left.bytes != 0 and left.rows != 0
 
     @property
     def reading(self) -> str:

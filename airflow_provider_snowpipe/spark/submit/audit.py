@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     excess_of,
     held_apart,
+    is_begun,
     is_checkpoint,
     source_of_token,
 )
@@ -103,8 +104,8 @@ def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> Channe
 def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen | None) -> Iterable[str]:
     token = status.committed
     if token is None:
-        if seen is not None:
-            yield f"it has no token, and {seen.token} was committed: it was dropped, recreated or has expired"
+        if seen is not None and not is_begun(seen.token, status):
+            yield f"it has no token, and {seen.token} was known: it was dropped, recreated or has expired"
     elif held_apart(token)[1] is not None:
         yield "a load of files has begun and is not known to have ended: run the task that began it"
     elif not is_checkpoint(token):
@@ -117,7 +118,7 @@ def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen
                 f"it counts {abs(excess):,} {more} rows than its checkpoint: it had another writer, was "
                 "recreated, or its token was set by hand"
             )
-        if seen is not None and is_checkpoint(seen.token):
+        if seen is not None and is_checkpoint(seen.token) and not is_begun(seen.token):
             yield from _moves(found, seen.token)
 
 

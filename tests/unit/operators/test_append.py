@@ -5,6 +5,7 @@ import json
 from contextlib import nullcontext
 from decimal import Decimal
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import duckdb
 import pandas as pd
@@ -14,10 +15,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseHook
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators import source_record
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RecordUnavailableError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import shown
+from tests.fake_snowpipe import KilledError
 from tests.loaded_folder import variables
 from tests.local_connection import context
 from tests.metrics_receiver import receiver
@@ -77,14 +80,26 @@ class TestRows:
         assert snowpipe.channels["c"].rows == sent
         assert later() == 0
 
-    def test_of_a_batch_are_not_sent_again_after_a_lost_token(self, snowpipe, append, variables):
-        append(rows=ROWS, batch=7)
-        del snowpipe.channels["c"]
-
-        with pytest.raises(AirflowFailException, match=r"SourcePositionError.*'7:5~b1"):
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_of_a_batch_are_not_sent_again_after_a_lost_token(self, snowpipe, append, variables, waits):
+        snowpipe.fault(before="append", error=KilledError())
+        with pytest.raises(KilledError):
             append(rows=ROWS, batch=7)
+        assert append(rows=ROWS, batch=7, wait_for_commit=waits)["rows"] == 5, "nothing was committed"
+        for lost in (snowpipe.channels.clear, lambda: snowpipe.channel("c", created_on_ms=9)):
+            lost()
+            for rebind in [None] if waits else [None, "continue"]:
+                with pytest.raises(AirflowFailException, match=r"SourcePositionError.*'7:5~b1"):
+                    append(rows=ROWS, batch=7, rebind=rebind)
         assert append(rows=ROWS[:1], batch=8)["rows"] == 1
-        assert snowpipe.channels["c"].rows == ROWS[:1]
+        snowpipe.channels.clear()
+        assert append(rows=ROWS, batch=7, rebind="restart")["rows"] == 5
+
+    def test_are_not_sent_before_they_are_recorded(self, snowpipe, append, variables, monkeypatch):
+        monkeypatch.setattr(source_record.Variable, "set", Mock(side_effect=ConnectionError("no route")))
+        with pytest.raises(RecordUnavailableError, match="no route"):
+            append(rows=ROWS)
+        assert snowpipe.appends() == []
 
     @pytest.mark.parametrize("other", [{"task_id": "other"}, {"map_index": 1}])
     def test_of_another_task_are_refused_in_the_same_channel(self, snowpipe, append, other, variables):

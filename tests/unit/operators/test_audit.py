@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.loaded_folder import new, variables
 from tests.local_connection import context
+from tests.waiting import wait_until
 
 __all__ = ["new", "variables"]
 
@@ -121,12 +122,14 @@ def test_rows_of_a_channel_that_was_restored_are_those_of_the_one_before(load):
         assert load.audit() == []
 
 
-def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load):
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load, waits):
     append = SnowpipeAppendRowsOperator(
         task_id="append", table=load.table, channel="c", rows=[{"ID": 100}], token_column="ID",
-        snowflake_conn_id=load.conn_id,
+        snowflake_conn_id=load.conn_id, wait_for_commit=waits,
     )  # fmt: skip
     append.execute(context())
+    wait_until(lambda: load.audit() == [])
     assert load.audit() == load.audit("rows") == []
     with load.service.client(load.table) as client:
         drop_channel(client, "c")

@@ -106,8 +106,7 @@ class TestStaging:
         assert account.stages["S"]["b.csv"] == b"2,longer\n"
 
     @pytest.mark.parametrize(
-        "spark_options",
-        [{"driver_memry": "1g", "conf": {"k": "hunter2"}}, {"application": "x.py"}, [1]],
+        "spark_options", [{"driver_memry": "1g", "conf": {"k": "hunter2"}}, {"application": "x.py"}, [1]]
     )
     def test_spark_options_that_cannot_be_are_named_without_a_value(self, account, folder, spark_options):
         (folder / "c.txt").unlink()

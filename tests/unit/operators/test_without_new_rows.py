@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -28,8 +29,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.airflow_version import AIRFLOW
-from tests.checkpoints import loaded, shown
+from tests.checkpoints import loaded, shown, source_of
 from tests.fake_snowpipe import PIPE, URL, error
 from tests.loaded_folder import variables
 from tests.memory_source import InProcessSpark
@@ -206,6 +208,25 @@ def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, mon
     assert lab.starts == 0
 
 
+def test_channels_of_new_partitions_are_made_and_recorded_before_spark_starts(lab, variables, monkeypatch):
+    def last():
+        return SourceRecord.read(TARGET, FileSource(path=str(lab.source))).last_checkpoints() or {}
+
+    lab.write("c/1.ndjson", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(source_record.Variable, "set", Mock(side_effect=ConnectionError("no route")))
+        with pytest.raises(RecordUnavailableError, match="no route"):
+            lab.execute()
+    assert lab.starts == 0
+    assert lab.starts_spark()
+    ((channel, token),) = last().values()
+    assert (channel, "NULL-1700000000000" in token) == ("p_src_c", True)
+    del lab.snowpipe.channels["p_src_c"]
+    lab.stands("p_src_c", "1.ndjson:1")
+    lab.execute()
+    assert {name: shown(one) for name, one in last().values()} == {**CHANNELS, "p_src_c": "1.ndjson:1"}
+
+
 def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
     spec, now = FileSource(path="/data"), dt.datetime.now(dt.UTC)
     how = LoadedSource({}, "text", "", "p_", ("DB", "S", "P"), "c", "dag", "task")
@@ -214,6 +235,10 @@ def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
     first.write([SeenChannel("p_a", tokens[0], rows_before=1)], (), now, how)
     for _ in range(2):  # a task may write what it has left more than once
         second.write([SeenChannel("p_b", tokens[1], rows_before=2), SeenChannel("bare", "41")], (), now, how)
+    mark = source_of(IntegerOffset, binding=Binding("c")).begun(ChannelStatus("p_c", "SUCCESS"))
+    for seen, most in [("p_c", mark), 4], [("p_b", ""), 4], [("p_c", None), 4], [("p_c", ""), 3]:
+        SourceRecord.read(TARGET, spec).write([SeenChannel(*seen)], (), now, how)
+        assert len(SourceRecord.read(TARGET, spec).channels) == most
     left = SourceRecord.read(TARGET, spec).channels
     found = {key: (one.channel, one.token, one.rows_before) for key, one in left.items()}
     expected = [("p_a", tokens[0], 1), ("p_b", tokens[1], 2), ("bare", "41", 0)]

@@ -219,36 +219,6 @@ class TestPrepare:
 
 
 class TestRebind:
-    @pytest.fixture
-    def other(self, snowpipe):
-        """A channel of another prefix; a rejected row of it was not reported."""
-        stands(snowpipe, "old_src_p", "2", rejected=1)
-        return snowpipe.channels["old_src_p"]
-
-    def test_takes_the_position_of_another_channel_over(self, snowpipe, make_run, other):
-        run = make_run(P, channel_prefix="new", rebind="continue", on_error="continue")
-        whole(run)
-        assert (ids(snowpipe, "new_src_p"), sorted(snowpipe.channels)) == ([3, 4, 5], ["new_src_p"])
-        assert by_channel(run, "rows_before") == {"new_src_p": 2}
-        assert by_channel(run, "rejected_earlier") == {"new_src_p": 1}
-
-    @pytest.mark.parametrize(
-        ("excess", "first", "error"),
-        [(0, 0, "RowsRejectedError"), (1, 0, "ImbalanceError"), (0, 10, "SourcePositionError")],
-    )
-    def test_takes_over_no_refused_position(self, snowpipe, make_run, other, excess, first, error):
-        other.rows_inserted += excess
-        run = make_run(replace(P, first=first), channel_prefix="new", rebind="continue", on_imbalance="fail")
-        with pytest.raises(getattr(errors, error), match="src_p"):
-            run.prepare()
-        assert "old_src_p" in snowpipe.channels
-
-    def test_goes_on_behind_the_last_checkpoint_of_a_channel_that_is_gone(self, snowpipe, make_run):
-        last = {binding_of("p").source_digest: ("old", token("2", 3))}
-        run = make_run(P, rebind="continue", last_checkpoints=last)
-        whole(run)
-        assert (ids(snowpipe), by_channel(run, "rows_before")) == ([3, 4, 5], {"job_src_p": 3})
-
     @pytest.mark.parametrize(("run_whole", "reported"), [(whole, 1), (Run.without_rows, 2)])
     def test_gives_its_binding_to_a_channel_without_new_rows(self, snowpipe, make_run, run_whole, reported):
         stands(snowpipe, "job_src_q", "3")
@@ -262,14 +232,6 @@ class TestRebind:
         assert snowpipe.channels["job_src_p"].committed == token("5", 9, reported, run="r9")
         assert by_channel(run, "target_token") == {"job_src_q": "3", "job_src_p": "5"}
         assert all(by_channel(run, "committed").values())
-
-    @pytest.mark.parametrize(("some", "target"), [(P.rows, "5"), ((), None)])
-    def test_restarts_a_channel_that_has_rows_of_another_source(self, snowpipe, make_run, some, target):
-        snowpipe.channel("job_src_p", **loaded("7", 3, binding=binding_of("other")))
-        run = make_run(replace(P, rows=some), rebind="restart")
-        whole(run)
-        assert by_channel(run, "target_token") == {"job_src_p": target}
-        assert by_channel(run, "rows_before") == {"job_src_p": -3}
 
 
 class TestRunWithoutRows:

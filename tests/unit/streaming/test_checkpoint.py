@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     excess_of,
     held,
     held_apart,
+    is_begun,
     is_checkpoint,
     position_of,
     rebound,
@@ -41,7 +42,11 @@ from airflow_provider_snowpipe.streaming.offsets import (
     LexicographicOffset,
     TopicPartitionOffset,
 )
-from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus, ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import (
+    SUCCESS,
+    ChannelStatus,
+    ChannelTarget,
+)
 from tests.refusals import refused
 
 TOKEN = "a:9~f1.00112233445566aa.12.r1.3"
@@ -203,6 +208,18 @@ class TestStart:
         bare = "a" if rebind == "continue" else "a:3"
         for read in (lambda one: reads.read(one, channel="c"), lambda one: reads.start(status(one))):
             refused(OffsetTokenError, read, [bare, HELD, OF_NUMBERS], "'c'")
+
+    def test_is_recorded_of_a_channel_without_a_token_before_it_gets_rows(self):
+        now, gone = replace(status(None), created_on_ms=17), ChannelStatus.missing("c")
+        token = source().begun(now, THIRD)
+        assert Checkpoint.parse(token) == Checkpoint(THIRD, EU.digest, 0, "NULL-17")
+        assert source_of_token(source().begun(now)) == EU.source_digest
+        others = [replace(now, created_on_ms=1), status(None), replace(now, code=gone.code)]
+        for one in (token, source().begun(now)):
+            assert [is_begun(one, other) for other in (None, now, *others)] == [True] * 2 + [False] * 3
+        assert not any(is_begun(one, other) for one in (TOKEN, "a:3") for other in (None, now))
+        undated = source().begun(status(None))
+        assert [is_begun(undated, one) for one in (status(None), now, gone)] == [True, True, False]
 
     def test_bare_number_is_read_and_written_for_a_connector_alone(self):
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)

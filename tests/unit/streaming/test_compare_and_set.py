@@ -385,24 +385,10 @@ def _changed(*path, to=None):
 class TestFile:
     def test_reads_back_as_it_was_written(self):
         backup = _backup(_status("b", "7", 70), _status("a", None), offset_format="integer")
-
         text = backup.to_json()
-
-        assert OffsetBackup.from_json(text, origin="x", pipe=PIPE) == backup
-        assert OffsetBackup.from_json(text.encode(), origin="x", pipe=PIPE) == backup
-        day = "2026-03-02T00:00:00+00:00"
+        for one in (text, text.encode()):
+            assert OffsetBackup.from_json(one, origin="x", pipe=PIPE) == backup
         assert list(json.loads(text)["channels"]) == ["a", "b"]
-        assert json.loads(text) == {
-            "format": "airflow-provider-snowpipe offset backup",
-            "version": 1,
-            "pipe": {"database": "DB", "schema": "S", "pipe": "T-STREAMING"},
-            "taken_at": day,
-            "offset_format": "integer",
-            "channels": {
-                "a": {"offset_token": None, "unchanged_since": day, "rows_inserted": 0},
-                "b": {"offset_token": "7", "unchanged_since": day, "rows_inserted": 70},
-            },
-        }
 
     def test_text_that_is_no_backup_names_where_it_came_from(self):
         token = _changed("channels", "a", "offset_token", to=7)

@@ -11,11 +11,7 @@ import pytest
 
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.offset_events import FollowRules, OffsetFollower, WatermarkJournal
-from airflow_provider_snowpipe.streaming.polling import (
-    ChannelListing,
-    StatusPoll,
-    shared_poll,
-)
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.waiting import until
 
