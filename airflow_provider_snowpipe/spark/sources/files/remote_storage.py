@@ -6,9 +6,10 @@ import io
 import os
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage
@@ -48,12 +49,12 @@ class RemoteStorage(Storage):
         :raises SourcePositionError: if the file is another version now, or gone
         """
 
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> io.BufferedIOBase:
         """Open one version of a file."""
         if not version or size < 0:
             found = self.stat(path)
             version, size = version or found.version, found.size
-        return cast(BinaryIO, RangeStream(self, path, version, size))
+        return RangeStream(self, path, version, size)
 
     def below(self, folder: str) -> Self:
         """The tree of a folder."""
@@ -96,7 +97,7 @@ class _Window(NamedTuple):
     data: Future[memoryview]
 
 
-class RangeStream(io.RawIOBase):
+class RangeStream(io.BufferedIOBase):
     """One version of a file, read by windows; the next ones are fetched while reading goes straight on."""
 
     def __init__(self, store: RemoteStorage, path: str, version: str, size: int) -> None:
@@ -125,34 +126,32 @@ class RangeStream(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def readinto(self, into: Any) -> int:
-        """Read what is at the position."""
-        view = memoryview(into).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read so many bytes, all that are left for a negative number."""
+        return b"".join(self._views(size))
+
+    def read1(self, size: int = -1) -> memoryview:  # type: ignore[override]
+        """Read up to so many bytes, as many as one window has, without a copy of them."""
+        return next(self._views(size), memoryview(b""))
+
+    def _views(self, size: int | None) -> Iterator[memoryview]:
         begin, windows = self._at, self._windows
         end = self.size if size is None or size < 0 else min(begin + size, self.size)
         if end <= begin:
-            return b""
+            return
         while windows and not windows[0].first <= begin < windows[0].end:
             windows.popleft()
         is_straight = self._last in (-1, begin)
         self._fetch(begin, end, goes_on=is_straight or end - begin >= _WINDOW_BYTES // 2)
         try:
-            parts = [
-                one.data.result()[max(begin - one.first, 0) : end - one.first]
-                for one in windows
-                if one.first < end
-            ]
+            for one in windows:
+                if one.first < end:
+                    data = one.data.result()[max(begin - one.first, 0) : end - one.first]
+                    self._at = self._last = min(one.end, end)
+                    yield data
         except SnowpipeError as error:
             self.failure = error
             raise
-        self._at = self._last = end
-        return b"".join(parts)
 
     def _fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
         """Have the windows for a read fetched, and where reading goes straight on those behind them.
