@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.storage import Storage
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage, bucket_of
 from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourcePositionError,
@@ -66,6 +66,10 @@ class RemoteStorage(Storage):
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self.root}/")
+
+    def _path(self, url: str) -> str:
+        """The path within the bucket or the file system."""
+        return url.removeprefix(bucket_of(self.root)) or "/"
 
 
 def rewritten(path: str) -> SourcePositionError:
