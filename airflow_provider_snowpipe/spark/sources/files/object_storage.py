@@ -83,8 +83,7 @@ class ObjectStorage(RemoteStorage):
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        path = self.path(name)
-        with self._asking("put", path):
+        with self._asking("put", path := self.path(name)):
             try:
                 obstore.put(self._client, self._path(path), data, mode="create", use_multipart=False)
             except AlreadyExistsError:
@@ -95,8 +94,7 @@ class ObjectStorage(RemoteStorage):
         """Read a whole object."""
         import obstore
 
-        path = self.path(name)
-        with self._asking("get", path):
+        with self._asking("get", path := self.path(name)):
             return bytes(obstore.get(self._client, self._path(path)).bytes())
 
     def get(self, path: str, version: str, first: int, end: int) -> memoryview:
@@ -122,8 +120,7 @@ class ObjectStorage(RemoteStorage):
         """Delete an object."""
         import obstore
 
-        path = self.path(name)
-        with suppress(FileNotFoundError), self._asking("delete", path):
+        with suppress(FileNotFoundError), self._asking("delete", path := self.path(name)):
             obstore.delete(self._client, self._path(path))
 
     def move(self, path: str, target: str) -> None:

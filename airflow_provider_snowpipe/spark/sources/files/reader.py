@@ -43,6 +43,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
+from airflow_provider_snowpipe.spark.sources.files.remote_storage import read_ahead
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ROW_NUMBER,
     ByDirectory,
@@ -200,7 +201,7 @@ class FileSource(Source):
         The log may have been moved with its folder, and may not have been copied with it.
         """
         path = store.source
-        with ThreadPoolExecutor(_LISTS_AT_ONCE) as lists:
+        with ThreadPoolExecutor(_LISTS_AT_ONCE if is_url(path) else 1) as lists:
             reading = lists.submit(store.read)
             above = lists.map(self._other_log, (path, *paths_above(path)))
             self._found, below = found_files(self._spec, self._storage)
@@ -541,7 +542,8 @@ class FilePartition(SourcePartition[Resume]):
 
         reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
         numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
-        for file, start in files_to_read(self.group, resume_at):
+        files, has_footer = files_to_read(self.group, resume_at), isinstance(self.spec.form, ColumnFormat)
+        for file, start in read_ahead(files, has_footer=has_footer):
             constants = constants_of(file, columns, self.run, self.listed_at)
             for block in reader.blocks(
                 file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits
