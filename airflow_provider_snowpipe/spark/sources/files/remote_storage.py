@@ -56,12 +56,10 @@ class RemoteStorage(Storage):
 
     def open(self, path: str, version: str = "", size: int = -1) -> io.BufferedIOBase:
         """Open one version of a file."""
-        if (path, version, size) in self._expected:
-            return self._expected.pop((path, version, size))
         if not version or size < 0:
             found = self.stat(path)
             version, size = version or found.version, found.size
-        return RangeStream(self, path, version, size)
+        return self._expected.pop((path, version, size), None) or RangeStream(self, path, version, size)
 
     def expect(self, path: str, version: str, size: int, position: int) -> None:
         """Ask for a range of a file that is opened soon, for all of a small one."""
