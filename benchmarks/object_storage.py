@@ -3,6 +3,7 @@
 Eight partitions of NDJSON or Parquet go through Spark into the counting receiver, one task at a time.
 The server here sends ranges of files by ``sendfile``, since those that can be had would be what is measured:
 moto takes 15 processor seconds for a GB, s3s-fs four. Its time does not count as the load's processor time.
+pyarrow.fs reads the same bytes and drops them: a load from a store cannot cost less than that.
 The other figure is a listing of many objects of which few are new, in a process of its own.
 
     python benchmarks/object_storage.py --megabytes 200 --rounds 5 --objects 100000
@@ -27,6 +28,8 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from pyarrow import fs
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -42,6 +45,7 @@ PARTITIONS = 8
 PAGE = 1000
 DELAY = 0.02
 _NEW = 100
+_READ_BYTES = 8 << 20
 _TIME = "2026-01-01T00:00:00.000Z"
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 
@@ -185,6 +189,18 @@ def listing(folder: Path, objects: int) -> dict[str, float]:
     return found
 
 
+def read_alone(folder: Path, secrets: SourceSecrets) -> None:
+    """Read the NDJSON files by ``pyarrow.fs`` and do nothing with them: no load from the store costs less."""
+    given = secrets.values
+    host = given["aws_endpoint"].removeprefix("http://")
+    keys = {"access_key": given["aws_access_key_id"], "secret_key": given["aws_secret_access_key"]}
+    store = fs.S3FileSystem(**keys, region=given["aws_region"], scheme="http", endpoint_override=host)
+    for path in sorted(folder.rglob("*.ndjson")):
+        with store.open_input_file(f"lake/{path.relative_to(folder).as_posix()}") as file:
+            while file.read_buffer(_READ_BYTES):
+                pass
+
+
 def loads(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
     """MB of JSON a second and a processor second, by format and storage."""
     receiver = Receiver(folder / "receiver")
@@ -213,6 +229,9 @@ def loads(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, dict
                 name: {"wall": megabytes / cost.wall, "cpu": megabytes / cost.cpu}
                 for name, cost in costs.items()
             }
+        alone = {"pyarrow.fs": partial(read_alone, target, servers["S3"].secrets)}
+        cost = interleaved(options.rounds, watch, alone, settle=lambda: None)["pyarrow.fs"]
+        found["alone"] = {"S3": {"wall": megabytes / cost.wall, "cpu": megabytes / cost.cpu}}
     finally:
         spark.stop()
         receiver.stop()
@@ -239,6 +258,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="snowpipe-bench-") as scratch:
         listed = listing(Path(scratch) / "empty", options.objects)
         found = loads(options, Path(scratch))
+    alone = found.pop("alone")["S3"]
     targets = [
         Target(
             f"{kind}: {store} / disk",
@@ -251,6 +271,10 @@ def main() -> int:
         for store, one in costs.items()
         if store != "disk"
     ]
+    more = 1 / found["ndjson"]["S3"]["cpu"] - 1 / found["ndjson"]["disk"]["cpu"]
+    detail = f"it reads {alone['wall']:.0f} MB a second; {alone['cpu']:.0f} a processor second"
+    what = "ndjson: what S3 costs more than disk / pyarrow.fs alone, processor seconds"
+    targets.append(Target(what, more * alone["cpu"], None, detail))
     detail = f"{listed['objects']:,} objects, {listed['new']} new, in {listed['wall']:.1f} s"
     targets.append(Target("listing, processor seconds", listed["cpu"], 5, detail, at_most=True))
     targets.append(Target("listing, peak MB", listed["peak_mb"], 300, detail, at_most=True))

@@ -96,7 +96,7 @@ def _unmarked(found: Iterator[bytes]) -> Iterator[bytes]:
 
 def _whole(file: LineFile) -> Iterator[bytes]:
     listed = SourceFile(Path(file.path).name, file.path, file.size)
-    return pieces(listed, 0, compression=file.compression, read_bytes=_READ_BYTES)
+    return map(bytes, pieces(listed, 0, compression=file.compression, read_bytes=_READ_BYTES))
 
 
 def _between(one: LineSlice) -> Iterator[bytes]:

@@ -83,7 +83,7 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
 
 def _begins_with_header(form: Csv, file: SourceFile) -> bool:
     """True where the first line of a CSV file is its header, and all of it."""
-    text = next(pieces(file, 0, compression=compression_of(file, form.compression)), b"")
+    text = bytes(next(pieces(file, 0, compression=compression_of(file, form.compression)), b""))
     line = text.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0]
     quotes = line.count(form.quote.encode()) if form.quote else 0
     return not text or (bool(line.strip(b"\r")) and quotes % 2 == 0)

@@ -102,7 +102,7 @@ def _decoded(block: Block, rows: AvroRows) -> pa.Table:
 
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[BinaryIO]:
-    with open_listed(file, exact=True) as raw, io.BufferedReader(raw) as stream:  # type: ignore[type-var]
+    with open_listed(file, exact=True) as raw, io.BufferedReader(raw) as stream:
         try:
             yield stream
         except (SnowpipeError, OSError):

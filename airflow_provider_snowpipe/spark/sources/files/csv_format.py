@@ -74,7 +74,7 @@ def whole_records(
     """
     position, rest = offset, b""
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):
-        if position == 0 and not rest and data.startswith(BYTE_ORDER_MARK):
+        if position == 0 and not rest and data[: len(BYTE_ORDER_MARK)] == BYTE_ORDER_MARK:
             data, position = data[len(BYTE_ORDER_MARK) :], len(BYTE_ORDER_MARK)
         text = rest + data
         ends, _ = _record_ends(text, form, file, position)

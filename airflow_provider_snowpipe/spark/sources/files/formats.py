@@ -148,7 +148,7 @@ def may_grow(file: SourceFile, form: FileFormat) -> bool:
 
 def pieces(
     file: SourceFile, offset: int, *, compression: str = "none", read_bytes: int = READ_BYTES
-) -> Iterator[bytes]:
+) -> Iterator[memoryview]:
     """Read a file's text from an offset to its listed end, piece by piece.
 
     A compressed file is read from its start whatever the offset is, and has to be complete.
@@ -172,7 +172,7 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
         )
 
 
-def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
+def open_listed(file: SourceFile, *, exact: bool = False) -> io.BufferedIOBase:
     """Open a file that was listed when the run began; ``exact`` refuses one that has grown, too."""
     try:
         if exact and file.version:  # its storage reads no other one
@@ -224,30 +224,30 @@ def _refuse_rewritten_meanwhile(file: SourceFile) -> None:
         refuse_rewritten(file, file.storage.stat(file.path))
 
 
-def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
+def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[memoryview]:
     position, length = offset, min(read_bytes, _FIRST_BYTES)
     with ExitStack() as opened:
         stream = opened.enter_context(open_listed(file, exact=bool(file.version)))
         stream.seek(offset)
         while position < file.size:
             try:
-                data = stream.read(min(length, file.size - position))
+                data = stream.read1(min(length, file.size - position))
             except SourcePositionError:
                 if position > offset:
                     raise
                 # Nothing is read yet: an object to which lines were added is another version of it.
                 stream = opened.enter_context(open_listed(file))
                 stream.seek(offset)
-                data = stream.read(min(length, file.size - position))
+                data = stream.read1(min(length, file.size - position))
             if not data:
                 raise _shrunk(file, position)
             position += len(data)
-            yield data
+            yield memoryview(data)
             length = min(2 * length, read_bytes)
         _refuse_rewritten_meanwhile(file)
 
 
-def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: int) -> Iterator[bytes]:
+def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: int) -> Iterator[memoryview]:
     passed = 0
     with open_listed(file, exact=True) as stored, _decompressor(stored, compression) as stream:
         while True:
@@ -264,10 +264,10 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
                 return
             passed += len(data)
             if passed > offset:
-                yield bytes(data[offset - passed :]) if passed - len(data) < offset else bytes(data)
+                yield memoryview(data)[max(offset - passed + len(data), 0) :]
 
 
-def _decompressor(stored: BinaryIO, compression: str) -> BinaryIO:
+def _decompressor(stored: io.BufferedIOBase, compression: str) -> BinaryIO:
     if compression == "xz":
         return io.BufferedReader(_XzStreams(stored), READ_BYTES)
     # A run that reads no file need not wait for it.
@@ -282,7 +282,7 @@ class _XzStreams(io.RawIOBase):
     Python's own reader takes whatever else follows a stream, a damaged one as well, for the end of the file.
     """
 
-    def __init__(self, stored: BinaryIO) -> None:
+    def __init__(self, stored: io.BufferedIOBase) -> None:
         self._stored = stored
         self._stream = lzma.LZMADecompressor()
 

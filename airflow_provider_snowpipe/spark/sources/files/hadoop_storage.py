@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
     incomplete,
     rewritten,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER, Listed, bucket_of
+from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER, Listed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
@@ -148,10 +148,6 @@ class HadoopStorage(RemoteStorage):
         with self._asking("rename", target):
             self._client.make_folder(self._path(target.rpartition("/")[0]))
             self._client.rename(self._path(path), self._path(target))
-
-    def _path(self, url: str) -> str:
-        """The path within the file system."""
-        return url.removeprefix(bucket_of(self.root)) or "/"
 
     @contextmanager
     def _asking(self, what: str, url: str) -> Iterator[None]:

@@ -46,10 +46,8 @@ class LineReader(LineFileReader):
     def extent(self, file: SourceFile, *, keep_tail: bool) -> tuple[int, int]:
         """Count newlines."""
         lines, end = 0, file.start
-        for position, chunk in _whole_lines(file, file.start, keep_tail, "none", READ_BYTES):
-            data = np.frombuffer(chunk, np.uint8)
-            lines += int(np.count_nonzero(data == _NEWLINE)) + int(data[-1] != _NEWLINE)
-            end = position + len(chunk)
+        for position, chunk, ends in _whole_lines(file, file.start, keep_tail, "none", READ_BYTES):
+            lines, end = lines + len(ends), position + len(chunk)
         return lines, end
 
     def whole_end(self, file: SourceFile) -> int:
@@ -165,14 +163,13 @@ def position_after_line(
     tail_is_line = False
     data_pieces = pieces(file, file.start, compression=compression, read_bytes=read_bytes)
     for data in data_pieces:
-        here = data.count(b"\n")
-        if seen + here >= line:
-            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
-            end = int(ends[line - seen - 1]) + 1
+        ends = _line_ends(data)
+        if seen + len(ends) >= line:
+            end = int(ends[line - seen - 1])
             return FilePosition(position + end, done=end == len(data) and next(data_pieces, None) is None)
-        seen += here
+        seen += len(ends)
         position += len(data)
-        tail_is_line = not data.endswith(b"\n")
+        tail_is_line = data[-1] != _NEWLINE
     if tail_is_line and seen + 1 == line:
         return FilePosition(position, done=True)
     raise too_few_rows(file, seen + tail_is_line, line, "line")
@@ -199,11 +196,7 @@ def row_blocks(
     """
     line = after_line
     pending_from = after_line + 1
-    for position, chunk in _whole_lines(file, offset, keep_tail, compression, read_bytes):
-        ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
-        if not len(ends) or ends[-1] != len(chunk):  # the last line may be unterminated
-            ends = np.append(ends, len(chunk))
-        ends = ends.astype(np.int64, copy=False)
+    for position, chunk, ends in _whole_lines(file, offset, keep_tail, compression, read_bytes):
         row_ends, row_numbers = _rows(chunk, ends, blanks=blanks)
         begin = 0
         for first, last in row_ranges(row_ends, max_bytes, max_rows):
@@ -218,27 +211,35 @@ def row_blocks(
 
 def _whole_lines(
     file: SourceFile, offset: int, keep_tail: bool, compression: str, read_bytes: int
-) -> Iterator[tuple[int, memoryview]]:
-    """Read a file from an offset to its frozen end in pieces that end with a newline, with its position."""
-    rest: list[bytes] = []
-    begin = position = offset
+) -> Iterator[tuple[int, memoryview, npt.NDArray[np.int64]]]:
+    """Read whole lines from an offset to a file's frozen end: their position, and where each ends in them.
+
+    A line of which two reads have parts comes alone: only such lines are copied.
+    """
+    begin, rest = offset, list[memoryview]()
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):
-        data_start = len(BYTE_ORDER_MARK) if position == 0 and data.startswith(BYTE_ORDER_MARK) else 0
-        begin += data_start
-        position += len(data)
-        cut = data.rfind(b"\n") + 1
-        if cut <= data_start:
-            rest.append(data[data_start:])
-            continue
-        if rest:
-            yield begin, memoryview(b"".join([*rest, data[data_start:cut]]))
-        else:
-            yield begin, memoryview(data)[data_start:cut]
-        rest = [data[cut:]] if cut < len(data) else []
-        begin = position - (len(data) - cut)
-    if keep_tail and any(rest):
+        if begin == 0 and not rest and data[: len(BYTE_ORDER_MARK)] == BYTE_ORDER_MARK:
+            begin, data = len(BYTE_ORDER_MARK), data[len(BYTE_ORDER_MARK) :]
+        ends = _line_ends(data)
+        if rest and len(ends):
+            line = b"".join([*rest, data[: ends[0]]])
+            yield begin, memoryview(line), np.array([len(line)])
+            begin, rest = begin + len(line), []
+            data, ends = data[ends[0] :], ends[1:] - ends[0]
+        if len(ends):
+            yield begin, data[: ends[-1]], ends
+            begin, data = begin + int(ends[-1]), data[ends[-1] :]
+        if data:
+            rest.append(data)
+    if keep_tail and rest:
         refuse_growth(file, compression)
-        yield begin, memoryview(b"".join(rest))
+        line = b"".join(rest)
+        yield begin, memoryview(line), np.array([len(line)])
+
+
+def _line_ends(data: memoryview) -> npt.NDArray[np.int64]:
+    """Offsets just behind each newline."""
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE) + 1
 
 
 def _rows(

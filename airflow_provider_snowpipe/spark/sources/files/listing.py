@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from airflow_provider_snowpipe.spark.source import Partition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.formats import LineFileReader, may_grow, reader_of
@@ -183,7 +184,7 @@ def refuse_replaced(file: SourceFile) -> None:
                 )
 
 
-def ends_of(stream: BinaryIO, size: int) -> str:
+def ends_of(stream: io.BufferedIOBase, size: int) -> str:
     """Digest of the first and the last bytes of an open file up to a size."""
 
     def read(begin: int, end: int) -> bytes:

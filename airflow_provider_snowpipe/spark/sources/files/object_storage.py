@@ -8,13 +8,14 @@ stores.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
     RemoteStorage,
     gone,
@@ -42,49 +43,24 @@ class ObjectStorage(RemoteStorage):
         """False: a renamed object is a copy."""
         return False
 
-    @cached_property
+    @property
     def _client(self) -> Any:
-        """Obstore's client of the root, whose folders are taken as they are written."""
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-
-        scheme, _, rest = self.root.partition("://")
-        bucket, _, folder = rest.partition("/")
-        values: dict[str, Any] = dict(self.options.values)
-        account = values.get("azure_storage_account_name")
-        if account and "@" in bucket and bucket.partition("@")[2].partition(".")[0] != account:
-            raise ConfigurationError(
-                f"source path {self.root!r} is in another account than {account!r}, which the connection of "
-                "conn_id is for: correct one of them"
-            )
-        client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
-        client["timeout"] = values.pop("timeout", client["timeout"])
-        identity = identity_of(values)
-        try:
-            return from_url(  # type: ignore[call-overload]
-                f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
-                config=values,
-                client_options=client,
-                retry_config=_RETRY,
-                **identity,
-            )
-        except (BaseError, ValueError) as error:
-            raise ConfigurationError(
-                f"source path {self.root!r}: its client cannot be made ({self._reported(error)}): correct "
-                "the URL, or the connection that conn_id names"
-            ) from None
+        return _client_of(os.getpid(), bucket_of(self.root), tuple(self.options.values.items()))
 
     def files(self, depth: int | None = None) -> Iterator[Listed]:
         """List the objects that have content: a mark of a folder looks like an object without any."""
         import obstore
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         try:
             with self._asking("list", self.root):
-                for batch in obstore.list(self._client, chunk_size=1_000, return_arrow=True):
+                prefix = self._path(self.root)
+                for batch in obstore.list(self._client, prefix, chunk_size=1_000, return_arrow=True):
                     listed = pa.record_batch(batch)
                     times = listed.column("last_modified").cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
-                    columns = [listed.column("path"), listed.column("size"), times, listed.column("e_tag")]
+                    names = pc.utf8_slice_codeunits(listed.column("path"), len(prefix.rstrip("/")))
+                    columns = [names, listed.column("size"), times, listed.column("e_tag")]
                     for name, size, modified, tag in zip(*(c.to_pylist() for c in columns), strict=True):
                         if size and (depth is None or name.count("/") < depth or f"/{LOG_FOLDER}/" in name):
                             yield Listed(name, size, modified, _version(tag))
@@ -97,19 +73,19 @@ class ObjectStorage(RemoteStorage):
         """Describe one object."""
         import obstore
 
-        name = self._name(path)
         with self._asking("head", path):
-            found = obstore.head(self._client, name)
-        return Listed(name, found["size"], _nanoseconds(found["last_modified"]), _version(found["e_tag"]))
+            found = obstore.head(self._client, self._path(path))
+        time, version = _nanoseconds(found["last_modified"]), _version(found["e_tag"])
+        return Listed(self._name(path), found["size"], time, version)
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object by a conditional request, ``If-None-Match: *``."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
-        with self._asking("put", self.path(name)):
+        with self._asking("put", path := self.path(name)):
             try:
-                obstore.put(self._client, name, data, mode="create", use_multipart=False)
+                obstore.put(self._client, self._path(path), data, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return False
         return True
@@ -118,8 +94,8 @@ class ObjectStorage(RemoteStorage):
         """Read a whole object."""
         import obstore
 
-        with self._asking("get", self.path(name)):
-            return bytes(obstore.get(self._client, name).bytes())
+        with self._asking("get", path := self.path(name)):
+            return bytes(obstore.get(self._client, self._path(path)).bytes())
 
     def get(self, path: str, version: str, first: int, end: int) -> memoryview:
         """Read a range of one version of an object."""
@@ -131,7 +107,7 @@ class ObjectStorage(RemoteStorage):
             options["if_match"] = f'"{version}"'
         try:
             with self._asking("get", path):
-                data = obstore.get(self._client, self._name(path), options=options).bytes()  # type: ignore[arg-type]
+                data = obstore.get(self._client, self._path(path), options=options).bytes()  # type: ignore[arg-type]
         except PreconditionError:
             raise rewritten(path) from None
         except FileNotFoundError:
@@ -144,19 +120,18 @@ class ObjectStorage(RemoteStorage):
         """Delete an object."""
         import obstore
 
-        with suppress(FileNotFoundError), self._asking("delete", self.path(name)):
-            obstore.delete(self._client, name)
+        with suppress(FileNotFoundError), self._asking("delete", path := self.path(name)):
+            obstore.delete(self._client, self._path(path))
 
     def move(self, path: str, target: str) -> None:
         """Copy an object within its bucket, and delete it then."""
         import obstore
 
-        bucket = ObjectStorage(bucket_of(self.root), self.options)
         try:
-            bucket.stat(target)
+            self.stat(target)
         except FileNotFoundError:
             with self._asking("copy", target):
-                obstore.copy(bucket._client, bucket._name(path), bucket._name(target))
+                obstore.copy(self._client, self._path(path), self._path(target))
             self.delete(self._name(path))
         else:
             raise FileExistsError(17, "an object is there already", target)
@@ -173,33 +148,65 @@ class ObjectStorage(RemoteStorage):
         except FileNotFoundError:
             raise FileNotFoundError(2, "no such object or bucket", url) from None
         except InvalidPathError as error:
+            text = _reported(error, self.options)
             raise ConfigurationError(
-                f"{url!r} has an object whose name cannot be read ({self._reported(error)}): rename it, or "
-                "give a path that does not hold it"
+                f"{url!r} has an object whose name cannot be read ({text}): rename it, or give a path that "
+                "does not hold it"
             ) from None
         except BaseError as error:
-            reported = self._reported(error)
+            text = _reported(error, self.options)
             found = re.search(r"status code: (\d+)", str(error))
             status = int(found[1]) if found else 0
             if status == 404:
                 raise FileNotFoundError(2, "no such object or bucket", url) from None
             for kind, statuses, mark, remedy in _REFUSALS:
                 if status in statuses or (mark and re.search(mark, str(error))):
-                    raise kind(f"{url!r}: the request {what} failed ({reported}): {remedy}") from None
+                    raise kind(f"{url!r}: the request {what} failed ({text}): {remedy}") from None
             raise SourceUnavailableError(
-                f"{url!r}: the request {what} failed ({reported}): see whether the store answers from the "
+                f"{url!r}: the request {what} failed ({text}): see whether the store answers from the "
                 "driver and the executors"
             ) from None
 
-    def _reported(self, error: Exception) -> str:
-        """The client's words: what is known of the request's fate, never a body or a query with a secret."""
-        whole = str(error)
-        known = [found[1] for one in _FATES if (found := re.search(one, whole))]
-        text = ", ".join(known) or re.sub(r"\?[^\s\"')]*", "", " ".join(whole.partition("\n\n")[0].split()))
-        for value in self.options.values.values():
-            if len(value) > 5:
-                text = text.replace(value, "…")
-        return text[:200].rstrip()
+
+@lru_cache(maxsize=8)
+def _client_of(process: int, bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
+    """Obstore's client of a bucket: all that a process asks of it shares connections and credentials.
+
+    :param process: its id; connections must not be inherited by a forked one
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    values: dict[str, Any] = dict(options)
+    account = values.get("azure_storage_account_name")
+    if account and "@" in bucket and bucket.partition("@")[2].partition(".")[0] != account:
+        raise ConfigurationError(
+            f"source path {bucket!r} is in another account than {account!r}, which the connection of "
+            "conn_id is for: correct one of them"
+        )
+    client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
+    client["timeout"] = values.pop("timeout", client["timeout"])
+    identity = identity_of(values)
+    try:
+        bucket = bucket.replace("s3a:", "s3:", 1)
+        return from_url(bucket, config=values, client_options=client, retry_config=_RETRY, **identity)  # type: ignore[call-overload]
+    except (BaseError, ValueError) as error:
+        text = _reported(error, SourceSecrets(dict(options)))
+        raise ConfigurationError(
+            f"source path {bucket!r}: its client cannot be made ({text}): correct the URL, or the connection "
+            "that conn_id names"
+        ) from None
+
+
+def _reported(error: Exception, options: SourceSecrets) -> str:
+    """The client's words: what is known of the request's fate, never a body or a query with a secret."""
+    whole = str(error)
+    known = [found[1] for one in _FATES if (found := re.search(one, whole))]
+    text = ", ".join(known) or re.sub(r"\?[^\s\"')]*", "", " ".join(whole.partition("\n\n")[0].split()))
+    for value in options.values.values():
+        if len(value) > 5:
+            text = text.replace(value, "…")
+    return text[:200].rstrip()
 
 
 _FATES = (

@@ -7,6 +7,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -42,6 +43,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
+from airflow_provider_snowpipe.spark.sources.files.remote_storage import read_ahead
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ROW_NUMBER,
     ByDirectory,
@@ -125,6 +127,7 @@ def files_to_read(group: FileGroup, resume: Resume) -> Iterator[tuple[SourceFile
 
 # -- The source and its partitions -----------------------------------------------------------------------
 
+_LISTS_AT_ONCE = 16
 _BYTES_A_SECOND = 256 << 20
 """Searching for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
 
@@ -139,7 +142,6 @@ class FileSource(Source):
         self._target, self._writes = "", False
         self._log = SourceLog.empty()
         self._found: list[Found] = []
-        self._logs_below: set[str] = set()
         self._new: list[Unit] = []
         self._changed: list[Changed] = []
         self._held: dict[str, int] = {}
@@ -168,9 +170,11 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
-        self._found, self._logs_below = found_files(self._spec, self._storage)
+        if self._target:
+            self._read_lists(self._store())
+        else:
+            self._found, _ = found_files(self._spec, self._storage)
         self._at = dt.datetime.now(dt.UTC)
-        self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
             self._log = replace(self._log, log_id=uuid4().hex[:16])
         reloads = self._spec.on_changed_files == "reload"
@@ -191,43 +195,46 @@ class FileSource(Source):
         """The last units of the files that have other content now, and no new unit yet."""
         return frozenset(one.before.number for one in self._changed)
 
-    def _read_log(self) -> SourceLog:
-        """Read the log, which may have been moved with its folder, and may not have been copied with it."""
-        store = self._store()
-        found = store.read()
-        self._refuse_other_logs(store)
-        if found.source not in ("", store.source) and self._spec.log_path is None:
-            origin = self._store(found.source)
-            if not is_url(found.source) and origin.read().log_id == found.log_id:
-                raise SourceChangedError(
-                    f"source path {store.source!r} is a copy of {found.source!r} with its source log: nobody "
-                    f"knows which of the two the channels have loaded. Remove {origin.storage.root!r} where "
-                    f"that folder is not loaded any more, or {store.storage.root!r} for a source of its own. "
-                    "Nothing was sent"
-                )
-        return found
+    def _read_lists(self, store: LogStore) -> None:
+        """List the files, read the log, and look for other logs, at once: a store takes its time for each.
 
-    def _refuse_other_logs(self, store: LogStore) -> None:
-        """Refuse files that another log of the same pipe has: one in the path, above it or below it."""
+        The log may have been moved with its folder, and may not have been copied with it.
+        """
         path = store.source
-        for root in (path, *paths_above(path), *(f"{path}/{one}" for one in self._logs_below)):
-            other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
-            if other.storage.root == store.storage.root or not self._has_log(other):
-                continue
-            own = {f"{path}/{one.name}" for one in self._found}
-            if not own.isdisjoint(f"{root.rstrip('/')}/{one.name}" for one in other.read().live_units):
+        with ThreadPoolExecutor(_LISTS_AT_ONCE if is_url(path) else 1) as lists:
+            reading = lists.submit(store.read)
+            above = lists.map(self._other_log, (path, *paths_above(path)))
+            self._found, below = found_files(self._spec, self._storage)
+            others = [*above, *lists.map(self._other_log, (f"{path}/{one}" for one in below))]
+        self._log = found = reading.result()
+        for other in filter(None, others):
+            own, root = {f"{path}/{one.name}" for one in self._found}, other.source.rstrip("/")
+            if not own.isdisjoint(f"{root}/{one.name}" for one in other.read().live_units):
                 raise SourceChangedError(
                     f"files of source path {path!r} are in the source log {other.storage.root!r} of this "
                     f"pipe, and would be loaded again by the log in {store.storage.root!r}: load them by the "
                     "path and the log_path of before. Nothing was sent"
                 )
+        if found.source not in ("", path) and self._spec.log_path is None:
+            origin = self._store(found.source)
+            if not is_url(found.source) and origin.read().log_id == found.log_id:
+                raise SourceChangedError(
+                    f"source path {path!r} is a copy of {found.source!r} with its source log: nobody "
+                    f"knows which of the two the channels have loaded. Remove {origin.storage.root!r} where "
+                    f"that folder is not loaded any more, or {store.storage.root!r} for a source of its own. "
+                    "Nothing was sent"
+                )
 
-    def _has_log(self, store: LogStore) -> bool:
+    def _other_log(self, root: str) -> LogStore | None:
+        """Another log of the same pipe in a folder: in the path, above it or below it."""
+        other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
+        if other.storage.root == self._store().storage.root:
+            return None
         try:
-            return bool(store.storage.names())
+            return other if other.storage.names() else None
         except ConfigurationError as error:
-            log.info("whether %r has a source log is not known: %s", store.source, error)
-            return False
+            log.info("whether %r has a source log is not known: %s", other.source, error)
+            return None
 
     def _partitions(self) -> Iterator[FilePartition]:
         spec, storage = self._spec, self._storage
@@ -337,7 +344,7 @@ class FileSource(Source):
             new = rows()
             if not new or self._append(new):
                 return
-            self._log = self._read_log()
+            self._log = self._store().read()
 
     def _clean(self, lasts: Mapping[str, int]) -> list[dict[str, object]]:
         """Archive or delete the files of which every unit is committed; what has happened to which unit.
@@ -535,7 +542,8 @@ class FilePartition(SourcePartition[Resume]):
 
         reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
         numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
-        for file, start in files_to_read(self.group, resume_at):
+        files, has_footer = files_to_read(self.group, resume_at), isinstance(self.spec.form, ColumnFormat)
+        for file, start in read_ahead(files, has_footer=has_footer):
             constants = constants_of(file, columns, self.run, self.listed_at)
             for block in reader.blocks(
                 file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits

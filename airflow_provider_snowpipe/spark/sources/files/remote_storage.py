@@ -6,12 +6,15 @@ import io
 import os
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Self, cast
+from functools import cached_property
+from typing import Any, NamedTuple, Self, TypeVar
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.storage import Storage
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage, bucket_of
 from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourcePositionError,
@@ -26,6 +29,9 @@ _BYTES_AHEAD = 2 * _WINDOW_BYTES
 """So much is asked for while what is before it is read."""
 _REQUESTS = 5
 """At a time: as many windows as make that up at the begin of a file."""
+_FILES_AHEAD = 10
+"""So many, or as many as have so many bytes, but at least one."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,21 @@ class RemoteStorage(Storage):
         :raises SourcePositionError: if the file is another version now, or gone
         """
 
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> io.BufferedIOBase:
         """Open one version of a file."""
         if not version or size < 0:
             found = self.stat(path)
             version, size = version or found.version, found.size
-        return cast(BinaryIO, RangeStream(self, path, version, size))
+        return self._expected.pop((path, version, size), None) or RangeStream(self, path, version, size)
+
+    def expect(self, path: str, version: str, size: int, position: int) -> None:
+        """Ask for a range of a file that is opened soon, for all of a small one."""
+        self._expected[path, version, size] = stream = RangeStream(self, path, version, size)
+        stream.fetch(position, min(position + _FIRST_BYTES, size), goes_on=False)
+
+    @cached_property
+    def _expected(self) -> dict[tuple[str, str, int], RangeStream]:
+        return {}
 
     def below(self, folder: str) -> Self:
         """The tree of a folder."""
@@ -65,6 +80,30 @@ class RemoteStorage(Storage):
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self.root}/")
+
+    def _path(self, url: str) -> str:
+        """The path within the bucket or the file system."""
+        return url.removeprefix(bucket_of(self.root)) or "/"
+
+
+def read_ahead(
+    files: Iterable[tuple[SourceFile, _T]], *, has_footer: bool
+) -> Iterator[tuple[SourceFile, _T]]:
+    """Give files in their order; the first range of the next ones is asked for while one is read.
+
+    :param has_footer: True where it is the last one of the file
+    """
+    ahead = deque[tuple[SourceFile, _T]]()
+    for file, start in files:
+        if ahead and file.version and isinstance(file.storage, RemoteStorage):
+            position = max(file.size - _FIRST_BYTES, 0) if has_footer else file.start
+            file.storage.expect(file.path, file.version, file.size, position)
+        ahead.append((file, start))
+        while len(ahead) > _FILES_AHEAD or (
+            len(ahead) > 1 and sum(one.size for one, _ in ahead) > _BYTES_AHEAD
+        ):
+            yield ahead.popleft()
+    yield from ahead
 
 
 def rewritten(path: str) -> SourcePositionError:
@@ -96,7 +135,7 @@ class _Window(NamedTuple):
     data: Future[memoryview]
 
 
-class RangeStream(io.RawIOBase):
+class RangeStream(io.BufferedIOBase):
     """One version of a file, read by windows; the next ones are fetched while reading goes straight on."""
 
     def __init__(self, store: RemoteStorage, path: str, version: str, size: int) -> None:
@@ -125,36 +164,34 @@ class RangeStream(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def readinto(self, into: Any) -> int:
-        """Read what is at the position."""
-        view = memoryview(into).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read so many bytes, all that are left for a negative number."""
+        return b"".join(self._views(size))
+
+    def read1(self, size: int = -1) -> memoryview:  # type: ignore[override]
+        """Read up to so many bytes, as many as one window has, without a copy of them."""
+        return next(self._views(size), memoryview(b""))
+
+    def _views(self, size: int | None) -> Iterator[memoryview]:
         begin, windows = self._at, self._windows
         end = self.size if size is None or size < 0 else min(begin + size, self.size)
         if end <= begin:
-            return b""
+            return
         while windows and not windows[0].first <= begin < windows[0].end:
             windows.popleft()
         is_straight = self._last in (-1, begin)
-        self._fetch(begin, end, goes_on=is_straight or end - begin >= _WINDOW_BYTES // 2)
+        self.fetch(begin, end, goes_on=is_straight or end - begin >= _WINDOW_BYTES // 2)
         try:
-            parts = [
-                one.data.result()[max(begin - one.first, 0) : end - one.first]
-                for one in windows
-                if one.first < end
-            ]
+            for one in windows:
+                if one.first < end:
+                    data = one.data.result()[max(begin - one.first, 0) : end - one.first]
+                    self._at = self._last = min(one.end, end)
+                    yield data
         except SnowpipeError as error:
             self.failure = error
             raise
-        self._at = self._last = end
-        return b"".join(parts)
 
-    def _fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
+    def fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
         """Have the windows for a read fetched, and where reading goes straight on those behind them.
 
         A small file is one window, whatever is read of it first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -10,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import BinaryIO, cast
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -83,7 +83,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> io.BufferedIOBase:
         """Open a file to read it from any position.
 
         :param version: refuses another version than this one while it is read; empty takes any
@@ -238,9 +238,9 @@ class LocalStorage(Storage):
         """Describe one file."""
         return _listed(path, os.stat(path))
 
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> io.BufferedIOBase:
         """Open a file."""
-        return cast(BinaryIO, open(path, "rb", buffering=0))
+        return open(path, "rb")
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a file: a link to a whole one, which fails where its name is taken."""

@@ -210,12 +210,7 @@ class TestCsv:
             assert _records(path, content, **options) == list(enumerate(expected, start=1))
 
     def test_that_grows_keeps_an_unfinished_record_for_the_next_run(self, path):
-        for written, rows in [
-            (b'A\n1\n"two\n', 1),
-            (b'A\n1\n"two\nlines"\n', 2),
-            (b"A\n1\n2", 1),
-            (b"", 0),
-        ]:
+        for written, rows in [(b'A\n1\n"two\n', 1), (b'A\n1\n"two\nlines"\n', 2), (b"A\n1\n2", 1), (b"", 0)]:
             assert len(_records(path, written, keep_tail=False)) == rows
 
     def test_that_is_none_is_refused_by_file_and_position_without_a_value(self, path):

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 import requests
@@ -16,6 +15,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from airflow_provider_snowpipe.streaming import errors
 from tests.disturbed_store import wire_to
+from tests.fake_webhdfs import web_connection
 from tests.file_formats import numbered_rows, write_file
 from tests.refusals import refused
 from tests.s3_service import KEY_ID, SECRET
@@ -231,9 +231,7 @@ GOOGLE = "google_cloud_platform"
 
 
 def _connection(conn_type, login=None, password=None, host=None, **extra):
-    return SimpleNamespace(
-        conn_id="lake", conn_type=conn_type, login=login, password=password, host=host, extra_dejson=extra
-    )
+    return web_connection(host, login, conn_type, password=password, **extra)
 
 
 def test_a_connection_is_read_as_the_hooks_of_its_type_read_it():

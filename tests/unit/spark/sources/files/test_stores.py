@@ -22,6 +22,7 @@ from tests.file_formats import numbered_rows, write_file
 from tests.scripted_service import Reply, ScriptedService
 from tests.source_log import groups_of
 from tests.unit.spark.sources.files.conftest import Store, rows_after
+from tests.waiting import wait_until
 
 NAMES = ["a.ndjson", "a.ndjson.gz", "a.parquet", "a.orc", "a.avro"]
 """Each way to read a file; the other compressions and forms of lines are read as the first two are."""
@@ -220,19 +221,6 @@ def test_a_target_that_is_there_is_not_replaced(hdfs, storage, http_fs):
 
 
 class TestRefusals:
-    def requests(self, storage):
-        yield lambda: list(storage.files())
-        yield lambda: storage.stat(storage.path("a"))
-        yield lambda: storage.open(storage.path("a"), "1-2-3", 2).read()
-        yield lambda: storage.create("b", b"1")
-        yield lambda: storage.delete("a")
-        yield lambda: storage.move(storage.path("a"), storage.path("c"))
-
-    def check_all(self, storage, kind, *words):
-        for ask in self.requests(storage):
-            text = _refused(ask, kind, storage.root)
-            assert all(word in text for word in words)
-
     def test_name_what_is_not_there(self, hdfs, storage):
         hdfs.put("/in2/a", b"")
 
@@ -250,7 +238,16 @@ class TestRefusals:
     def test_are_worth_another_try_where_no_name_node_answers(self, hdfs):
         with fake_webhdfs() as other:
             storage = storage_of(f"{other.url}/in")
-        self.check_all(storage, errors.SourceUnavailableError, "answer")
+        path = storage.path("a")
+        for ask in (
+            lambda: list(storage.files()),
+            lambda: storage.stat(path),
+            lambda: storage.open(path, "1-2-3", 2).read(),
+            lambda: storage.create("b", b"1"),
+            lambda: storage.delete("a"),
+            lambda: storage.move(path, storage.path("c")),
+        ):
+            assert "answer" in _refused(ask, errors.SourceUnavailableError, storage.root)
 
     def test_by_a_data_node_are_not_the_content_of_a_file(self, hdfs, storage):
         hdfs.put("/in/a", b"0123456789")
@@ -405,3 +402,16 @@ def test_a_renamed_file_is_the_same_one_and_its_rows_are_not_loaded_again(hdfs):
 
     assert run() == [b'{"N": 1}\n', b'{"N": 2}\n']
     assert contents(hdfs, "/in/_snowpipe/")
+
+
+def test_the_next_files_are_asked_for_while_one_is_read_and_each_once(hdfs):
+    lines = [b"%d\n" % number for number in range(10, 30)]
+    for line in lines:
+        hdfs.put(f"/in/eu/{int(line)}.ndjson", line)
+    (partition,) = open_source(FileSource(path=f"{hdfs.url}/in"), "fail").partitions()
+    parts = partition.read(partition.resume(None), BatchLimits())
+    found = [bytes(next(parts).body)]
+    wait_until(lambda: [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 11)
+
+    assert found + [bytes(part.body) for part in parts] == lines
+    assert [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 20
