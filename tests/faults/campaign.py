@@ -26,15 +26,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from snowpipe_local.campaign import (
-    HUNG_SECONDS,
-    MOST_TRIES,
-    Hit,
-    Try,
-    drawn_faults,
-    drawn_hit,
-    until_green,
-)
+from snowpipe_local.campaign import HUNG_SECONDS, MOST_TRIES, Hit, Try, drawn_faults, drawn_hit, until_green
 from snowpipe_local.errors import SqlError
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity

@@ -174,10 +174,7 @@ class TestOncePerRun:
 
     def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, target: CopyTarget) -> None:
         target.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n"})
-        arguments: Mapping[str, Any] = {
-            "options": {**CSV, "purge": True},
-            "files": ["in/a.csv", "in/b.csv"],
-        }
+        arguments: Mapping[str, Any] = {"options": {**CSV, "purge": True}, "files": ["in/a.csv", "in/b.csv"]}
         assert target.copy(**arguments)["rows_loaded"] == 2
         assert target.copy(try_number=2, **arguments)["rows_loaded"] == 2
 

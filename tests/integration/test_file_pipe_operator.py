@@ -9,11 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
-from airflow_provider_snowpipe.streaming.errors import (
-    NothingStagedError,
-    PipeBusyError,
-    PipeNotRunningError,
-)
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError, PipeBusyError, PipeNotRunningError
 from tests.airflow_connections import SetConnection
 from tests.file_pipes import PipeTarget, task_context
 from tests.local_connection import connect_by_form

@@ -15,10 +15,7 @@ import pytest
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from tests.airflow_connections import SetConnection
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids, make_table

@@ -34,10 +34,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_pod_that_spark_makes_has_what_its_driver_needs_and_the_load_ends(
-    local_service: LocalService,
-    tmp_path: Path,
-    set_connection: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    local_service: LocalService, tmp_path: Path, set_connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = grouped_job(local_service, tmp_path, numbered_name("KUBERNETES"))
     (tmp_path / "work").mkdir()

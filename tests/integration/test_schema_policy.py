@@ -13,11 +13,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourceMissingError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection

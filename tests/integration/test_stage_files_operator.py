@@ -47,11 +47,7 @@ def listed(target: PipeTarget) -> dict[str, int]:
 
 class TestSources:
     def test_a_folder_keeps_its_paths_below_the_stages_and_copy_takes_its_names(
-        self,
-        target: PipeTarget,
-        local_service: LocalService,
-        set_connection: SetConnection,
-        tmp_path: Path,
+        self, target: PipeTarget, local_service: LocalService, set_connection: SetConnection, tmp_path: Path
     ) -> None:
         target.conn_id = connect_by_form(local_service, set_connection)
         source = write(tmp_path / "in", {"a.csv": "1,x\n", "ny/it's a [file] (1)?*.csv": "2,xy\n"})

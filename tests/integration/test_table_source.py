@@ -12,11 +12,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.reader import open_rows
 from airflow_provider_snowpipe.spark.submit.source import shape_of_frame
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    EncodingError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.table_loads import loads
 

@@ -61,8 +61,7 @@ _BEGINNINGS = pytest.StashKey[dict[Begin, None]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers",
-        "begins(run): run is called with the stack before the first test, its value is `begun`",
+        "markers", "begins(run): run is called with the stack before the first test, its value is `begun`"
     )
 
 

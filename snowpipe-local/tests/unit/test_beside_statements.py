@@ -70,9 +70,7 @@ LONG = {
     "merge": f"MERGE INTO filled USING (SELECT 1 AS id {SLOW}) AS g ON filled.id = g.id "
     "WHEN NOT MATCHED THEN INSERT (id) VALUES (g.id)",
 }
-MADE = {
-    "replace": f"CREATE OR REPLACE TABLE filled AS SELECT 1 AS id {SLOW}",
-}
+MADE = {"replace": f"CREATE OR REPLACE TABLE filled AS SELECT 1 AS id {SLOW}"}
 
 
 @pytest.mark.parametrize("statement", [*LONG.values(), *MADE.values()], ids=[*LONG, *MADE])
@@ -99,8 +97,7 @@ def test_channels_are_opened_and_their_rows_committed_while_a_statement_writes(s
 
 
 @pytest.mark.parametrize(
-    "change",
-    ["ALTER TABLE filled ADD COLUMN more NUMBER", "DROP TABLE filled", "TRUNCATE TABLE filled"],
+    "change", ["ALTER TABLE filled ADD COLUMN more NUMBER", "DROP TABLE filled", "TRUNCATE TABLE filled"]
 )
 def test_what_alters_a_table_waits_for_its_writer_and_channels_of_others_commit(sql, held, change):
     sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")

@@ -51,10 +51,7 @@ for dag_id, options in LOADS.items():
         catchup=False,
         render_template_as_native_obj=True,
         default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
-        params={
-            "table": Param("EVENTS", type="string"),
-            "data_dir": Param("/nowhere", type="string"),
-        },
+        params={"table": Param("EVENTS", type="string"), "data_dir": Param("/nowhere", type="string")},
     ):
         load = SnowpipeStreamOperator(
             task_id="stream",

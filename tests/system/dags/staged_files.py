@@ -13,10 +13,7 @@ from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSe
     schedule=None,
     catchup=False,
     render_template_as_native_obj=True,
-    params={
-        "table": Param("", type="string"),
-        "files": Param([], type="array"),
-    },
+    params={"table": Param("", type="string"), "files": Param([], type="array")},
 )
 def staged_files() -> None:
     @task

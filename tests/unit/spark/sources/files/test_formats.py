@@ -325,8 +325,7 @@ ONLY_OF_PARQUET = {
 
 
 @pytest.mark.parametrize(
-    ("write", "form", "values"),
-    [(_parquet, Parquet, {**VALUES, **ONLY_OF_PARQUET}), (_orc, Orc, VALUES)],
+    ("write", "form", "values"), [(_parquet, Parquet, {**VALUES, **ONLY_OF_PARQUET}), (_orc, Orc, VALUES)]
 )
 def test_values_of_columns_keep_every_digit(tmp_path, write, form, values):
     rows = pa.table({name: pa.array([value], kind) for name, (value, kind, _) in values.items()})
