@@ -2,13 +2,13 @@
 
     python scripts/mutants.py [MODULE]…                 the exactly-once core, or modules: streaming/progress
     python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``;
-                                                        those that live meet the integration tests, too
+                                                        those that live meet strict types (``type_round.py``)
+                                                        and then the integration tests (``second_round.py``)
 
 It runs in the folder of a distribution, whose tests/mutants.toml has the modules of the core, and whose
 pyproject.toml has ``[tool.mutmut]``: the tests, and what is left as it is. mutmut makes the mutants in a copy
 (``mutants/``; the working tree is never touched) and finds out which tests reach which function.
 ``one_collection.py`` runs them: the likeliest and quickest first, and for so long only (``SECONDS``).
-``second_round.py`` runs those of a sample's second round.
 
 Exit code 1: a module in which a smaller share is killed than tests/mutants.toml says, less than 90 % of all,
 or a mutant without a verdict. The lines for that file are printed: a share there only goes up.
@@ -41,8 +41,8 @@ SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
 SKIN = ("operators", "cli")
 """Folders with tests of whole ways through the others."""
 SECONDS = 2.0
-# mutmut's words for an outcome, and that of the second round; others, as "not checked", are no verdict.
-KILLED = ("killed", "timeout", "segfault", "integration")
+# mutmut's words for an outcome, that of the types and that of the second round; others are no verdict.
+KILLED = ("killed", "timeout", "segfault", "types", "integration")
 SURVIVED = ("survived", "no tests")
 
 
@@ -74,6 +74,22 @@ class Mutant:
         expected = (self.changed("-") or [""])[0]
         lines = source.splitlines()
         return next((n for n in range(first, last + 1) if lines[n - 1].strip() == expected), first)
+
+    def placed(self, source: str) -> str:
+        """The text of the module with the change."""
+        lines = source.splitlines()
+        first, last = span_of(source, self.function)
+        for hunk in self.diff.split("\n@@ ")[:0:-1]:
+            body = hunk.splitlines()[1:]
+            old = [line[1:].strip() for line in body if line[:1] != "+"]
+            # A decorator stands above the function's line.
+            places = range(max(first - 4, 0), last)
+            at = next(n for n in places if [one.strip() for one in lines[n : n + len(old)]] == old)
+            kept = iter(lines[at : at + len(old)])
+            margin = "    " * self.function.count(".")
+            new = [(one, margin + one[1:] if one[:1] == "+" else next(kept)) for one in body]
+            lines[at : at + len(old)] = [text for one, text in new if one[:1] != "-"]
+        return "\n".join(lines) + "\n"
 
 
 def span_of(source: str, function: str) -> tuple[int, int]:
@@ -219,11 +235,26 @@ def run(
     return [described(key, *outcome) for key, outcome in tried.items()]
 
 
+def typed(found: Sequence[Mutant], package: str, folder: Path) -> list[Mutant]:
+    """Show those that live to mypy."""
+    from type_round import refused
+
+    print(f"{'first round':34} {counts(found)}", flush=True)
+    alive: dict[str, list[Mutant]] = {}
+    for one in found:
+        if one.outcome in SURVIVED:
+            alive.setdefault(one.module, []).append(one)
+    texts = {module: Path(package, f"{module}.py").read_text() for module in alive}
+    changed = {module: [one.placed(texts[module]) for one in own] for module, own in alive.items()}
+    wrong = {alive[module][place].key for module, place in refused(package, changed, folder)}
+    return [replace(one, outcome="types") if one.key in wrong else one for one in found]
+
+
 def met_again(found: Sequence[Mutant], package: str, folder: Path, processes: int) -> list[Mutant]:
     """Show those that live to the integration tests."""
     from second_round import second_round
 
-    print(f"{'first round':34} {counts(found)}", flush=True)
+    print(f"{'and types':34} {counts(found)}", flush=True)
     alive = [one.key for one in found if one.outcome in SURVIVED]
     outcomes = second_round(package, alive, folder, processes)
     return [replace(one, outcome=outcomes.get(one.key, one.outcome)) for one in found]
@@ -302,6 +333,7 @@ def main() -> int:
         os.environ["TMPDIR"] = folder
         found = run(package, files, tests, sample, options.processes)
         if sample:
+            found = typed(found, package, Path(folder, "types"))
             found = met_again(found, package, Path(folder), options.processes)
     sources = {one.module: Path(package, f"{one.module}.py").read_text() for one in found}
     report, passed = judge(found, shares, sources)
