@@ -28,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     NothingStagedError,
 )
 from airflow_provider_snowpipe.streaming.names import (
+    first_few,
     full_name,
     option,
     option_group,
@@ -366,7 +367,6 @@ class RunIdentity:
 
 LOAD_SKIPPED = "LOAD_SKIPPED"
 ON_REJECTED = ("fail", "report")
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,15 +409,14 @@ class CopyOutcome:
         bad = [load for load in every if load.status in (LOAD_FAILED, PARTIALLY_LOADED)]
         if not bad or on_rejected == "report":
             return
-        named = "; ".join(
+        named = [
             f"{load.path!r} {load.status}, {load.rows_loaded:,} of {load.rows_parsed:,} rows"
             + (f", first error: {load.first_error}" if load.first_error else "")
-            for load in bad[:_MOST_NAMED]
-        )
-        more = f"; and {len(bad) - _MOST_NAMED:,} more" if len(bad) > _MOST_NAMED else ""
+            for load in bad
+        ]
         raise FilesRejectedError(
             f"COPY into {table}: {len(bad):,} of {len(every):,} files were not loaded as a whole: "
-            f"{named}{more}. "
+            f"{first_few(named, '; ')}. "
             "Fix files that failed and stage them again; of those loaded in part, stage the rejected rows "
             "alone, under another name; or accept them by on_rejected='report', with SnowpipeLoadOperator by "
             "on_error='continue' and ON_ERROR = CONTINUE",
@@ -437,8 +436,6 @@ class CopyOutcome:
 
 # pragma: no mutate start (tested with the operators, against the fake account)
 # -- Which staged files are to be loaded -------------------------------------------------------------------
-
-_MOST_PATHS = 5
 
 
 class StageAccount(Protocol):
@@ -507,10 +504,9 @@ class StagedChoice:
         names = [stage.below(name) for name in file_names(self.files)]
         missing = [name for name in names if name not in found and name not in known]
         if missing:
-            shown = ", ".join(map(repr, missing[:_MOST_PATHS])) + (" …" if missing[_MOST_PATHS:] else "")
             raise NothingStagedError(
-                f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; stage "
-                "them first, under these very names"
+                f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: "
+                f"{first_few([repr(one) for one in missing])}; stage them first, under these very names"
             )
         return StagedFiles({name: found[name] for name in names if name in found}, stage, url)
 

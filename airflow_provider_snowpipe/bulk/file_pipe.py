@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, plain_or_quoted, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import PipeName, first_few, plain_or_quoted, quote_url_segment
 
 # pragma: no mutate start (requests are tested against the service)
 
@@ -269,7 +269,6 @@ _SKEW = dt.timedelta(hours=1)
 _INSTANT = dt.timedelta(milliseconds=1)
 _CLOCKS = dt.timedelta(minutes=1)
 """By so much the clocks of stage and account may differ."""
-_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,9 +383,7 @@ class Submission:
         :raises FilesRejectedError: if there are any
         """
         if self.unmatched:
-            shown = ", ".join(map(repr, self.unmatched[:_NAMED])) + (
-                " …" if len(self.unmatched) > _NAMED else ""
-            )
+            shown = first_few([repr(one) for one in self.unmatched])
             raise FilesRejectedError(
                 f"pipe {pipe} does not load {len(self.unmatched):,} of {len(self.files):,} files, which its "
                 f"PATTERN leaves out: {shown}. The others are submitted. Give paths that it takes, below the "

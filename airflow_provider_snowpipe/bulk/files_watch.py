@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     WaitRefusedError,
 )
+from airflow_provider_snowpipe.streaming.names import first_few
 from airflow_provider_snowpipe.streaming.polling import (
     GATHER_SECONDS,
     PollClient,
@@ -48,9 +49,6 @@ from airflow_provider_snowpipe.streaming.polling import (
 )
 
 log = logging.getLogger(__name__)
-
-_NAMED_IN_TEXT = 10
-"""How many files a message names; the others are counted."""
 
 
 class FilesFailure(Failure):
@@ -131,7 +129,7 @@ class FilesVerdict:
 
     def without(self) -> str:
         """Which files are not, as far as they have names."""
-        return f"; missing: {_enumerated(self.missing)}" if self.missing else ""
+        return f"; missing: {first_few([repr(one) for one in self.missing])}" if self.missing else ""
 
 
 class FilesWatch:
@@ -228,9 +226,8 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
     texts = [
         f"{name!r} is {load.status} with {load.rows_loaded} of {load.rows_parsed} rows: "
         f"{load.first_error or 'no message'}"
-        for name, load in list(bad.items())[:_NAMED_IN_TEXT]
+        for name, load in bad.items()
     ]
-    more = f"; and {len(bad) - _NAMED_IN_TEXT} more" if len(bad) > _NAMED_IN_TEXT else ""
     remedy = (
         "Fix the files and load them again; a pipe takes a file that failed again under its name"
         if failed
@@ -239,14 +236,8 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
     )
     return verdict.failed(
         FilesFailure.LOAD_FAILED if failed else FilesFailure.PARTIALLY_LOADED,
-        f"{len(bad)} of {verdict.total} files did not load: {'; '.join(texts)}{more}. {remedy}",
+        f"{len(bad)} of {verdict.total} files did not load: {first_few(texts, '; ')}. {remedy}",
     )
-
-
-def _enumerated(names: tuple[str, ...]) -> str:
-    shown = ", ".join(map(repr, names[:_NAMED_IN_TEXT]))
-    more = len(names) - _NAMED_IN_TEXT
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 class HistoryPoll(SharedPoll[PolledLoads]):

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import first_few, full_name, quote_identifier
 
 log = logging.getLogger(__name__)
 
@@ -339,7 +339,6 @@ def _known(run: RunSql, statement: str, values: Sequence[str], what: str) -> Seq
 PIPE_MEMORY = dt.timedelta(days=14)
 _OF_LIST = dt.timedelta(seconds=1)
 """LIST has whole seconds."""
-_MOST_NAMED = 3
 
 
 def remembered_loads(
@@ -479,9 +478,9 @@ def refuse_files_of_others(
 
 
 def _evidence(loads: Sequence[FileLoad]) -> str:
-    shown = "; ".join(
+    texts = [
         f"{load.path!r} by {'COPY' if load.pipe is None else f'pipe {load.pipe}'}"
         f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, {load.rows_loaded:,} rows"
-        for load in loads[:_MOST_NAMED]
-    )
-    return shown + (f"; and {len(loads) - _MOST_NAMED:,} more" if len(loads) > _MOST_NAMED else "")
+        for load in loads
+    ]
+    return first_few(texts, "; ")

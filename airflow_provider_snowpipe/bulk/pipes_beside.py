@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS, ListedPi
 from airflow_provider_snowpipe.bulk.ledger import FORCED, Ledger
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFiles, StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import first_few, quote_identifier
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ NOT_AUTHORIZED = (606, 2003, 2043, 3001)
 """Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
 _CLOCKS = dt.timedelta(minutes=1)
 """By so much the clocks of stage and account may differ."""
-_MOST_NAMED = 3
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
 Answer = TypeVar("Answer")
@@ -101,7 +100,7 @@ def refuse_files_for_pipe(
     files = one.files if pending else one.announced
     if not files:
         return
-    shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+    shown = first_few([repr(one) for one in files])
     if pending and has_copied:
         what = (
             f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "

@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError, SqlError
-from airflow_provider_snowpipe.streaming.names import quote_identifier
+from airflow_provider_snowpipe.streaming.names import first_few, quote_identifier
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -285,7 +285,6 @@ _REFUSED = {
     "purge": "the files are removed when the stage shows that they are loaded: see keep_files",
     "size_limit": "it would leave files out",
 }
-_MOST_NAMED = 3
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -353,13 +352,13 @@ def copied_value(
         if one["status"] in (LOADED, LOAD_SKIPPED) and int(one["rows_loaded"]) != rows.get(path)
     ]
     if wrong and on_rejected == "fail":
-        named = "; ".join(
+        named = [
             f"{path!r} has {rows.get(path, 0):,} rows and COPY reports {int(files[path]['rows_loaded']):,}"
-            for path in wrong[:_MOST_NAMED]
-        )
+            for path in wrong
+        ]
         raise FilesRejectedError(
             f"COPY into {table}: {len(wrong):,} of {len(files):,} files were not loaded as Spark wrote them: "
-            f"{named}. Compare the table with the source",
+            f"{first_few(named, '; ')}. Compare the table with the source",
             files=tuple(wrong),
             rejected=0,
         )

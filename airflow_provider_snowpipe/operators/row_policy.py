@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, check_one_of, named
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, check_one_of, named
 from airflow_provider_snowpipe.streaming.checked_values import OnError, RowPolicy
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance, Rebind, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
     UnknownColumnsError,
 )
-from airflow_provider_snowpipe.streaming.names import counted
+from airflow_provider_snowpipe.streaming.names import counted, first_few
 from airflow_provider_snowpipe.streaming.table_schema import (
     TableColumn,
     add_columns,
@@ -127,7 +127,7 @@ class RowPolicyOperator(PipeArguments):
         now = {column.name.upper() for column in self._schema_policy().known_columns(hook, self.log.info)}
         lost = [name for name in matched if now and name not in now]
         if lost:
-            names = ", ".join(map(repr, lost[:MOST_NAMES]))
+            names = first_few([repr(one) for one in lost])
             raise UnknownColumnsError(
                 f"the table of pipe {hook.pipe_name()} has lost {names} while "
                 f"this run loaded {rows} rows: the values of those that came after the change were skipped. "

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
     WaitRefusedError,
 )
-from airflow_provider_snowpipe.streaming.names import counted
+from airflow_provider_snowpipe.streaming.names import counted, first_few
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import (
     STATUS_NAMES_PER_REQUEST,
@@ -41,8 +41,6 @@ _OUTAGES = (RetriesExhaustedError, PipeFailedOverError, PipeNotFoundError, Authe
 """Errors that the next request would meet as well."""
 _PACE = 0.8
 """Share of a wait's own interval after which its next failed poll counts; a round may come a little early."""
-_NAMED_IN_TEXT = 5
-"""How many stalled channels a message names; the others are counted."""
 
 
 class CommitState(StrEnum):
@@ -389,15 +387,12 @@ class CommitWatch:
         stalled = [one for one in verdict.behind if one.state is CommitState.STALLED]
         if not stalled:
             return verdict
-        named = "; ".join(
-            _stalled(one, standing[one.status.channel], now) for one in stalled[:_NAMED_IN_TEXT]
-        )
-        more = f"; and {len(stalled) - _NAMED_IN_TEXT} more" if len(stalled) > _NAMED_IN_TEXT else ""
+        named = [_stalled(one, standing[one.status.channel], now) for one in stalled]
         return verdict.failed(
             FailureReason.STALLED,
             f"{len(stalled)} of {verdict.total} channels committed nothing for {self._longest:g} s: "
-            f"{named}{more}. See whether their writer still runs and what it reports; run the load again if "
-            "it ended, or raise stall_timeout if the source pauses for longer",
+            f"{first_few(named, '; ')}. See whether their writer still runs and what it reports; run "
+            "the load again if it ended, or raise stall_timeout if the source pauses for longer",
         )
 
     def observed(self) -> dict[str, dict[str, Any]]:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, add_counts, named
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, add_counts, named
 from airflow_provider_snowpipe.streaming.errors import UnfitRowsError, UnknownColumnsError
-from airflow_provider_snowpipe.streaming.names import counted
+from airflow_provider_snowpipe.streaming.names import counted, first_few
 from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 from airflow_provider_snowpipe.streaming.row_values import Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -232,6 +232,4 @@ class UnknownKeys:
         )
 
     def _some_columns(self) -> str:
-        names = [column.name for column in self._columns]
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        return ", ".join(names[:MOST_NAMES]) + more
+        return first_few([column.name for column in self._columns])

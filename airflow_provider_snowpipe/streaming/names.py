@@ -251,6 +251,13 @@ def grant_remedy(message: str) -> str:
     return f"{end} Check the name; where it is right, {grants} opens it to the connection's role"
 
 
+def first_few(texts: Sequence[str], separator: str = ", ") -> str:
+    """Show the first five of some texts, and how many more there are."""
+    more = len(texts) - 5
+    shown = separator.join(texts[:5])
+    return f"{shown}{separator.rstrip(', ')} and {more:,} more" if more > 0 else shown
+
+
 def counted(number: int, thing: str) -> str:
     """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_pos
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import CHANNEL_LIFE, quiet_channels
-from airflow_provider_snowpipe.streaming.names import PipeName, counted
+from airflow_provider_snowpipe.streaming.names import PipeName, counted, first_few
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.row_gate import open_place, store_whole
@@ -131,8 +131,7 @@ def take_backup(
         if kept.offset_token is not None and committed.get(name) is None
     }
     if lost and not keep_lost:
-        first = sorted(lost.items())[:5]
-        shown = ", ".join(f"{name!r} (token {one.offset_token})" for name, one in first)
+        shown = first_few([f"{name!r} (token {one.offset_token})" for name, one in sorted(lost.items())])
         raise SourcePositionError(
             f"{counted(len(lost), 'channel')} of pipe {pipe} lost the token that the last backup holds: "
             f"{shown}. Restore the offsets from that backup, or, if the channels are gone for good, back up "
@@ -287,14 +286,12 @@ def plan_restore(
     to_set = [one.change for one in steps if one.action is RestoreAction.SET]
     ahead = [one for one in to_set if _is_ahead(one, offset_class)]
     if ahead and not allow_older_tokens:
-        shown = ", ".join(
-            f"{one.channel!r} (committed {one.expected}, backup {one.token})" for one in ahead[:5]
-        )
+        tokens = [f"{one.channel!r} (committed {one.expected}, backup {one.token})" for one in ahead]
         how = "" if offset_class is not None else " or cannot be compared, because no offset_format is known"
         raise SourcePositionError(
             f"{counted(len(ahead), 'channel')} of pipe {backup.pipe} committed more than the backup of "
-            f"{backup.taken_at.isoformat()} holds{how}: {shown}. Restoring would load those rows twice; "
-            "nothing was changed. allow_older_tokens=True restores all the same"
+            f"{backup.taken_at.isoformat()} holds{how}: {first_few(tokens)}. Restoring would load those rows "
+            "twice; nothing was changed. allow_older_tokens=True restores all the same"
         )
     return steps
 
@@ -334,7 +331,7 @@ def chosen(backup: OffsetBackup, channels: Sequence[str] | None) -> list[str]:
     if unknown := [name for name in names if name not in backup.channels]:
         raise ConfigurationError(
             f"the backup of pipe {backup.pipe} holds no channel {unknown[0]!r}: it holds "
-            f"{', '.join(sorted(backup.channels)[:10]) or 'none'}"
+            f"{first_few(sorted(backup.channels)) or 'none'}"
         )
     return names
 

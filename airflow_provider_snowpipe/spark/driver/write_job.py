@@ -46,6 +46,7 @@ from airflow_provider_snowpipe.spark.sources.tables.plan_order import changed_se
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.names import first_few
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 _NESTED = frozenset({"struct", "array", "map", "variant"})
 _SEMI_STRUCTURED = frozenset({"VARIANT", "OBJECT", "ARRAY", "MAP"})
-_MOST_NAMED = 5
 
 
 def _columns_for_copy(
@@ -96,7 +96,7 @@ def _names(columns: Sequence[str], table: Sequence[TableColumn]) -> dict[str, st
     found = {name: name if name in exact else folded.get(name.upper()) for name in columns}
     missing = [name for name, known in found.items() if known is None]
     if missing:
-        shown = ", ".join(map(repr, missing[:_MOST_NAMED])) + (" …" if len(missing) > _MOST_NAMED else "")
+        shown = first_few([repr(one) for one in missing])
         raise ConfigurationError(
             f"the table lacks {len(missing):,} of the {len(columns):,} columns that the rows have: {shown}. "
             "Nothing was written, since COPY would pass their values over: add them to the table, or select "

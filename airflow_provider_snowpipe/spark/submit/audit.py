@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
 )
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import counted, plain_or_quoted
+from airflow_provider_snowpipe.streaming.names import counted, first_few, plain_or_quoted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -341,14 +341,11 @@ class TableRows:
         if missing <= 0 or one.rows is None:
             return audited
         gaps = [f"number {rows.gap} of {name}" for name, rows in own.items() if rows.gap is not None]
-        where = f", such as {', '.join(gaps[:_MOST_GAPS])}" if gaps else ""
+        where = f", such as {first_few(gaps)}" if gaps else ""
         if self.unknown:
             unknown = f"{self.unknown:,} rows of the table do not show where they are from"
             return _noted(audited, f"whether rows are missing: {unknown}")
         return _differing(audited, f"{missing:,} of its rows are not in the table{where}")
-
-
-_MOST_GAPS = 5
 
 
 # -- The table ---------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class TestPipeBeside:
         refuse_files_for_pipe(PipeBeside(listed(), RUNS, ("x",)), table="T")
         for pending, files, announced, words in [
             (2, "abc", "", "has 2 files in its queue, of which 'a', 'b', 'c' may"),
-            (None, "a", "bcde", "notified of 'b', 'c', 'd' … by"),
+            (None, "a", "bcdefgh", "notified of 'b', 'c', 'd', 'e', 'f' and 2 more by"),
             (0, "a", "b", "notified of 'b' by"),
         ]:
             status = None if pending is None else PipeStatus("RUNNING", pending)

@@ -26,6 +26,12 @@ def test_channels_are_a_list_its_text_or_one_name():
     refused(ConfigurationError, names.channel_names, [5, None, [5], "[5]", [""]], "channels")
 
 
+def test_of_many_texts_five_are_shown():
+    shown = [names.first_few("abcdefgh"[:number], "; ") for number in (1, 5, 6)]
+    assert shown == ["a", "a; b; c; d; e", "a; b; c; d; e; and 1 more"]
+    assert names.first_few("abcdefgh") == "a, b, c, d, e and 3 more"
+
+
 def test_identifiers_texts_and_options_are_quoted_letter_by_letter():
     assert names.quote_identifier('a"; drop table t; --') == '"a""; drop table t; --"'
     assert names.string_literal("\\") == "'\\\\'"
