@@ -40,6 +40,11 @@ KILLED_AT_LEAST = 90.0
 SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
 SKIN = ("operators", "cli")
 """Folders with tests of whole ways through the others."""
+BESIDE = (
+    *("assets", "decorators", "hooks", "links", "notifications", "plugins", "policies", "queues", "triggers"),
+    *("test_lineage.py", "test_metrics.py", "test_sources.py", "test_walks.py"),
+)
+"""Unit tests of what stands on the folders of ``SAMPLED``."""
 SECONDS = 2.0
 # mutmut's words for an outcome, that of the types and that of the second round; others are no verdict.
 KILLED = ("killed", "timeout", "segfault", "types", "integration")
@@ -320,7 +325,7 @@ def main() -> int:
     if sample:
         files = [f"{package}/{folder}/*" for folder in SAMPLED]
         tests = [
-            *(f"tests/unit/{folder}" for folder in SAMPLED if folder not in SKIN),
+            *(f"tests/unit/{one}" for one in (*SAMPLED, *BESIDE) if one not in SKIN),
             *tests_of(selection, ()),
         ]
         print(f"{options.sample} mutants, --seed {options.seed}", flush=True)
