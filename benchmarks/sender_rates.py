@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.source import LINE
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.rows import POSITION, keyed_parts

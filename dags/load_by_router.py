@@ -2,9 +2,8 @@
 
 ``load`` plans by the shape of the files that are not in the table yet, and takes the path: its log and its
 XCom ``plan`` show which and why. ``path`` forces one. Runs of one table may take different paths, be cleared,
-tried again or killed: the offset token of each station's channel shows up to which row its files are in the
-table, whichever way they came there. The files are made up here; where yours come from elsewhere, set
-``rows`` to 0 and name their folder: a folder in it for each partition.
+tried again or killed: the source log in the folder gives each file to one loader. The files are made up here;
+where yours come from elsewhere, set ``rows`` to 0 and name their folder: a folder in it for each partition.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Statement:
     """A statement of the SQL API; it runs while it has neither rows nor a failure."""
 
     text: str
+    tag: str
     handle: str = field(default_factory=lambda: str(uuid.uuid4()))
     rows: list[Row] | None = None
     failure: StatementError | None = None
@@ -119,6 +120,8 @@ class FakeLedger:
             if "IFF(STATE" in fields and row["state"] == "planned":
                 row["state"] = "given up"
             row.update(new, version=row["version"] + ("VERSION + 1" in fields))
+            if "PLANNED_AT = " in fields:
+                row["planned_at"] = _now()
         return [{"number of rows updated": len(found)}]
 
     def files(self, statement: str, values: list[Any]) -> list[Row]:
@@ -138,6 +141,17 @@ class FakeLedger:
             for one in report
             if one["file"].endswith(file["path"]) and one["rows_loaded"]
         ]
+
+    def logs(self, _: str, values: list[Any]) -> list[Row]:
+        """The last entries of source logs that have given files of a source, or the own log."""
+        found: dict[tuple[Any, ...], int] = {}
+        for row in self.rows:
+            is_meant = row["source"] == values[1] or row["source_log"] == values[2]
+            if is_meant and row["state"] in ("planned", "loaded", "submitted"):
+                key = row["source_log"], row["state"]
+                found[key] = max(found.get(key, 0), row["source_entry"])
+        names = ("source_log", "state")
+        return [{**dict(zip(names, key, strict=True)), "last_entry": last} for key, last in found.items()]
 
     def mark(self, statement: str, result: list[Row], created: dt.datetime) -> int:
         """Mark a COPY as loaded; the number of rows that were updated."""
@@ -262,6 +276,7 @@ class FakeAccount:
             "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(": ("SET TOKEN", self._set_token),
             "SELECT FILE_NAME": ("HISTORY", self._copy_history),
             "SELECT WAREHOUSE_SIZE": ("USAGE", lambda *_: []),
+            "SELECT SOURCE_LOG": ("LEDGER", lambda *given: self.ledger.logs(*given)),
             "SELECT F.VALUE": ("LEDGER", self.ledger.files),
             "SELECT * FROM": ("LEDGER", lambda *given: self.ledger.read(*given)),
             "MERGE INTO": ("PLAN", lambda *given: self.ledger.plan(*given)),
@@ -276,6 +291,9 @@ class FakeAccount:
         work: Callable[[], Answer]
         if "/v1/data/pipes/" in url:
             name, work = last, partial(self._pipe_call, owner, last, json_body)
+        elif last == "statements" and json_body["statement"].startswith("SHOW TABLES"):
+            shown = Statement(json_body["statement"], "", rows=[{"name": TABLE, "created_on": self.created}])
+            name, work = "SHOW", partial(_answer, shown)
         elif last == "statements":
             name, work = "submit", partial(self._submit, query["requestId"], json_body)
         else:
@@ -286,11 +304,11 @@ class FakeAccount:
 
     def _submit(self, request_id: str, body: Any) -> Answer:
         """One request id stands for one statement: its repetition runs nothing, and gets the state."""
-        known = self.statements.get(request_id)
+        known, tag = self.statements.get(request_id), body["parameters"]["QUERY_TAG"]
         if known is not None:
-            assert known.text == body["statement"], "one request id for two statements"
+            assert (known.text, known.tag) == (body["statement"], tag), "one request id for two statements"
             return _answer(known, handle_only=True)
-        known = self.statements[request_id] = Statement(body["statement"])
+        known = self.statements[request_id] = Statement(body["statement"], tag)
         if not self.holds:
             self._execute(known)
         return _answer(known)
@@ -525,7 +543,8 @@ def _typed(column: str, value: Any) -> Any:
         return None
     if column in ("RUN_STARTED", "TARGET_CREATED", "PLANNED_AT", "LOADED_AT"):
         return dt.datetime.fromisoformat(value)
-    return int(value) if column in ("PART", "LAST_PART", "VERSION", "ROWS_LOADED", "ROWS_REJECTED") else value
+    numbers = ("PART", "LAST_PART", "VERSION", "ROWS_LOADED", "ROWS_REJECTED", "SOURCE_ENTRY", "TARGET_ROWS")
+    return int(value) if column in numbers else value
 
 
 def _md5(content: bytes) -> str:

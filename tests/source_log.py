@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.sources.files.listing import log_store
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
@@ -37,3 +39,9 @@ def groups_of(spec: FileSourceSpec, secrets: SourceSecrets | None = None) -> tup
     source = FileSource(spec, "fail")
     source.take_secrets(secrets or SourceSecrets())
     return tuple(one.group for one in source.partitions())
+
+
+def states(spec: FileSourceSpec, target: str) -> dict[str, str]:
+    """The loader of each file of a source's log, and ``taken`` where it is not known to have loaded it."""
+    lines = log_store(spec, target, SourceSecrets()).read().described()
+    return {one["file"]: f"{one['loader']} {one['state']}".removesuffix(" committed") for one in lines}

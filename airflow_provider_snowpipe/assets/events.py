@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -82,16 +82,25 @@ def describe_outlets(
         event = events[outlet]
         event.extra.update(event_extra(pipe, meant))
         if (getattr(outlet, "extra", None) or {}).get(PARTITIONED_KEY):
-            _add_partitions(event, meant)
+            loaded = [one for one in meant if one.committed and one.loaded]
+            _add_partitions(event, [one.partition or one.channel for one in loaded])
 
 
 def describe_file_load(
-    task: Any, context: Mapping[str, Any], hook: SnowpipeBulkHook, table: str, rows: int, loader: str
+    task: Any,
+    context: Mapping[str, Any],
+    hook: SnowpipeBulkHook,
+    table: str,
+    rows: int,
+    loader: str,
+    partitions: Sequence[str] = (),
 ) -> None:
     """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
 
     An asset of one channel is skipped: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
+
+    :param partitions: the source's partitions that the rows are of
     """
     events = context.get("outlet_events")
     if events is None:
@@ -111,6 +120,8 @@ def describe_file_load(
     for outlet, found in _outlets_of(address, outlets):
         if found.channel is None:
             events[outlet].extra.update(extra)
+            if (getattr(outlet, "extra", None) or {}).get(PARTITIONED_KEY):
+                _add_partitions(events[outlet], partitions)
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
@@ -217,12 +228,11 @@ def _table_of(hook: SnowpipeHook, channels: list[str]) -> TableAddress:
     )
 
 
-def _add_partitions(event: Any, channels: list[LoadedChannel]) -> None:
+def _add_partitions(event: Any, keys: Sequence[str]) -> None:
     """One event for each partition with rows, on Airflow 3.3; before, one event for all."""
     add = getattr(event, "add_partitions", None)
     if add is None:
         return
-    keys = [one.partition or one.channel for one in channels if one.committed and one.loaded]
     long = [key for key in keys if len(key) > _LONGEST_PARTITION_KEY]
     if long:
         log.warning(

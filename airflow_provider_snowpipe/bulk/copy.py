@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_RESULT,
@@ -331,6 +331,14 @@ def _one_of(name: str, value: str, allowed: Sequence[str] | re.Pattern[str], sho
 # -- Whose work a COPY is ----------------------------------------------------------------------------------
 
 
+class LogEntry(NamedTuple):
+    """An entry of a source log: the path of the source, the id of the log, and the number."""
+
+    source: str
+    log: str
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
     """Whose work a COPY is, the same for every try.
@@ -341,6 +349,7 @@ class RunIdentity:
     :param began_once: True where the run is known to have begun only once, since nobody has cleared it
     :param first: nothing of the run was loaded before, although it was cleared since; None for not known
     :param work: names the work itself, whichever run does it; None where it is the run's
+    :param entry: the entry of a source log that gave these files to COPY or a pipe, None for other files
     """
 
     names: tuple[str, ...]
@@ -349,6 +358,7 @@ class RunIdentity:
     began_once: bool = False
     first: dt.datetime | None = None
     work: str | None = None
+    entry: LogEntry | None = None
 
     def is_anew(self, since: dt.datetime) -> bool:
         """True where a run of these names that began then is another one, which was deleted meanwhile.
@@ -357,10 +367,10 @@ class RunIdentity:
         """
         return self.work is None and since < self.since and (self.try_number == 1 or self.began_once)
 
-    @property
-    def query_tag(self) -> str:
-        """The same in the account's query history."""
-        return json.dumps({"snowpipe": list(self.names)})[:2000]
+
+def query_tag(names: Sequence[str]) -> str:
+    """What the account's query history has of whoever has planned a COPY."""
+    return json.dumps({"snowpipe": list(names)})[:2000]
 
 
 # -- What a COPY did with each file: read from its result, never assumed ---------------------------------
@@ -483,6 +493,11 @@ class StagedChoice:
         stage = StageReference.parse(self.stage)
         chosen = [stage.owner, stage.name, stage.path, names, self.prefix, self.pattern]
         return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
+
+    def below(self, path: str) -> str:
+        """A file's path below the choice's own, from that below the stage."""
+        begin = StageReference.parse(self.stage).path
+        return path.removeprefix(f"{begin}/") if begin else path
 
     def find(self, hook: StageAccount, known: Container[str] = ()) -> StagedFiles:
         """List the files, in the order of their names or in the one that they were given in.

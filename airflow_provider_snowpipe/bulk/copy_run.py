@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
+from operator import itemgetter
 from typing import NoReturn
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.ledger import (
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity, query_tag
+from airflow_provider_snowpipe.bulk.ledger import Ledger
+from airflow_provider_snowpipe.bulk.ledger_entry import (
     GIVEN_UP,
     GONE,
     LOADED,
     PLANNED,
     Entry,
     GivenUpError,
-    Ledger,
     TableState,
     files_of,
     is_done,
@@ -34,7 +35,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     newest_loads,
     stage_name,
 )
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -47,12 +48,6 @@ log = logging.getLogger(__name__)
 _CANCELLED, _DIVISION = 604, 100051
 _UNKNOWN = 404
 _MOST_REPEATS = 3
-_MOST_NAMED = 3
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_LONGEST_STAY = 1.0
-"""A longer pause is spent in the triggerer."""
-
-
 LeaveWorker = Callable[[Mapping[str, int], str, str], NoReturn]
 """Defers the task, given the entries' versions when the try began, a statement's handle and its text."""
 History = Callable[[Sequence[str]], Sequence[FileLoad]]
@@ -66,7 +61,7 @@ class CopyRun:
     :param copy: the statement; its location is the stage without a path
     :param stage: the stage of the files
     :param choice: tells the author's choice of files from another one
-    :param details: what entries keep of the files beside their names
+    :param details: what an entry keeps of files beside their names, from their paths
     :param listed: what is staged now, None where that is what is loaded
     :param leave: leaves the worker while a statement runs, None to wait here
     :param begun: versions of the entries that were loaded when this try began, where the task was deferred
@@ -81,7 +76,7 @@ class CopyRun:
     identity: RunIdentity
     choice: str = ""
     _: KW_ONLY
-    details: str = ""
+    details: Callable[[Sequence[str]], str] = lambda _: ""
     url: str | None = None
     listed: Mapping[str, StagedFile] | None = None
     leave: LeaveWorker | None = None
@@ -92,9 +87,9 @@ class CopyRun:
     """Versions of the entries that were loaded when this try began, by their parts."""
     _fresh: set[int] = field(default_factory=set, init=False)
     """Parts whose statement was planned by this process: an error of it is this try's own."""
-    _resumes: bool = field(default=False, init=False)
-    """True where an earlier process has loaded some of the files."""
-    _now: TableState = field(default=TableState(None, None, None), init=False)
+    _resumed: frozenset[int] = field(default=frozenset(), init=False)
+    """Parts that an earlier process has loaded."""
+    _now: TableState = field(default=TableState(None, None, dt.datetime.min), init=False)
     """The table when the files were planned."""
     _known: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """Paths and marks of the files that other work has loaded into the table, which has rows."""
@@ -119,15 +114,12 @@ class CopyRun:
         forced = self.copy.options.force
         if deleted and forced and self.identity.try_number > 1:
             raise FilesGivenTwiceError(
-                f"the ledger {self._ledger} has a COPY with force by a run of the same id that began at "
-                f"{deleted[0].run_started:%Y-%m-%d %H:%M:%S %Z}, and this run began at "
-                f"{self.identity.since:%Y-%m-%d %H:%M:%S %Z} without being cleared: whether that one has "
-                f"loaded the files is not known. Where it has not, delete WORK = {self.work!r} there and "
-                "clear the task; where it has, mark the task as successful",
+                f"the ledger {self._ledger} has a COPY with force by a deleted run of this id, of "
+                f"{deleted[0].run_started}: whether it has loaded the files is not known. Where it has not, "
+                f"delete WORK = {self.work!r} there and clear the task; otherwise mark it as successful",
                 files=(),
             )
         if deleted:
-            log.info("%s: what a deleted run of the same id has loaded is not this run's work", self._table)
             self.ledger.retire(self.work, self.identity.since)
             found = [one for one in found if one not in deleted]
         other = next((one for one in found if forced and one.choice != self.choice), None)
@@ -135,8 +127,7 @@ class CopyRun:
             raise ConfigurationError(
                 f"an earlier try of this run has planned a COPY with force of {len(other.files):,} files by "
                 f"other values of stage, files, prefix or pattern (ledger {self._ledger}, WORK = "
-                f"{self.work!r}): to load what is chosen now, begin another run; an instance of a mapped "
-                "task has to get the same files at each try"
+                f"{self.work!r}): begin another run to load what is chosen now"
             )
         last = max((one.part for one in found), default=0)
         if forced and any(one.last > last for one in found if one.state != GIVEN_UP):
@@ -157,21 +148,19 @@ class CopyRun:
             if one.state == PLANNED:
                 self.ledger.change(one, replace(one, state=GIVEN_UP))
 
-    def take_back(self) -> dict[str, int]:
-        """Keep what is not committed of this work from being committed, by whatever process.
+    def take_back(self) -> dict[str, FileLoad]:
+        """Keep what is not committed of this work from being committed; the loads of the others, by path.
 
-        :return: rows of the files that are loaded, by their paths
+        :raises FilesRejectedError: if nobody knows whether rows of an earlier load are there
         """
+        never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
+        self.ledger.plan(never, self.identity, self.stage_key)  # which does nothing where there is an entry
         self.give_up(self.ledger.entries(self.work))
-        found = self.ledger.entries(self.work)
-        if not found:
-            never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
-            self.ledger.plan(never, self.identity, self.stage_key)
-            found = self.ledger.entries(self.work)
+        found, lost = self.seen(self.ledger.entries(self.work))
         return {
-            path: load.rows_loaded
+            path: load
             for one in found
-            if one.is_loaded
+            if one.is_loaded and one not in lost
             for path, load in one.loads(self.stage, self.url).items()
             if load.status != LOAD_FAILED
         }
@@ -183,15 +172,14 @@ class CopyRun:
         :return: all entries of the work
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
         """
-        self._resumes = any(one.reports for one in entries)
         entries, lost = self.seen(entries)
+        self._resumed = frozenset(one.part for one in entries if one.reports)
         if self.copy.options.force:
             self._refuse_unforced([one for one in entries if one not in lost], staged, is_first=not entries)
         if gone := [path for path in files_of(lost) if path not in staged.files]:
             raise FilesRejectedError(
                 f"COPY into {self._table}: rows of an earlier try are not in the table any more, and "
-                f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again, or bring "
-                "the rows back by Time Travel",
+                f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again",
                 files=tuple(gone),
                 rejected=0,
             )
@@ -199,8 +187,9 @@ class CopyRun:
             self._require_rows()
         if lost:
             log.info("%s has lost what an earlier try loaded: %d parts load again", self._table, len(lost))
-        known = [self._changed(one, replace(one, state=PLANNED)) if one in lost else one for one in entries]
-        return [*known, *self._new_entries(staged, known)]
+            again = partial(replace, state=PLANNED, target_rows=self._now.rows)
+            entries = [self._changed(one, again(one)) if one in lost else one for one in entries]
+        return [*entries, *self._new_entries(staged, entries)]
 
     def seen(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """Read the table as it is now; the entries, and those of which the rows are not there any more.
@@ -211,7 +200,7 @@ class CopyRun:
         now = self._now
         if now.rows is None:
             log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
-        self._explained = sum(loads.values())
+        self._explained = sum(one.rows for one in loads)
         if now.rows == 0 and loads:
             self.ledger.mark_gone(loads)
             entries = [self._read(one) for one in entries]
@@ -257,37 +246,44 @@ class CopyRun:
         if self._running is not None:
             self.client.cancel(*self._running)
 
-    def _require_rows(self) -> None:
-        """Refuse a result of which rows are not in the table any more."""
+    def _require_rows(self, entries: Iterable[Entry] = ()) -> None:
+        """Refuse a result of which rows are not in the table any more.
+
+        :param entries: loads whose rows have to be there; what had been deleted before the first of them was
+            planned does not count. None for all that the ledger knows
+        """
         now, loads = self.ledger.table_and_loads()
-        loaded = sum(loads.values())
-        if now.rows is None or now.rows >= loaded:
+        planned = ((one.planned_at, one.target_rows) for one in entries if one.planned_at is not None)
+        since, before = min(planned, key=itemgetter(0), default=(None, 0))
+        loaded = (before or 0) + sum(one.rows for one in loads if since is None or one.at >= since)
+        if now.rows is None or before is None or now.rows >= loaded:
             return
         raise FilesRejectedError(
-            f"COPY into {self._table}: {loaded:,} rows were loaded, and the table has {now.rows:,}: some "
-            "were deleted. Nothing was loaded again: rows that are there would double. TRUNCATE the table "
-            "and clear this task, or begin another run with options={'force': True}",
+            f"COPY into {self._table}: with what was loaded it had {loaded:,} rows, and it has {now.rows:,}: "
+            "some were deleted. Nothing was loaded again: rows that are there would double. TRUNCATE the "
+            "table and clear this task, or begin another run with options={'force': True}",
             files=(),
             rejected=0,
         )
 
     def _in_doubt(self, made: dt.datetime | None, files: Iterable[str]) -> FilesRejectedError:
-        then, now = (
-            "at an unknown time" if one is None else f"at {one:%Y-%m-%d %H:%M:%S %Z}"
-            for one in (made, self._now.created)
-        )
         has = "some" if self._now.rows is None else f"{self._now.rows:,}"
-        what = (
-            f"the ledger has these files as loaded, and COPY would load them again, as after a TRUNCATE. The "
-            f"table has {has} rows, and a restore or an INSERT may have brought theirs"
-            if made is not None and made == self._now.created
-            else f"these files were loaded into the table that was created {then}. The one of now was "
-            f"created {now} and has {has} rows, of which the ledger knows {self._explained:,}: a clone, a "
-            "swap or an INSERT may have brought theirs"
+        what = f"these files were loaded into the table of {made}, and that of now is of {self._now.created}"
+        if made is not None and made == self._now.created:
+            what = "the ledger has these files as loaded, and COPY would load them again, as after a TRUNCATE"
+        remedy = (
+            "Where they are missing, begin a run with options={'force': True}; where they are there, take "
+            "these files from the task"
         )
+        if self.identity.work is not None:
+            remedy = (
+                f"Set STATE to '{LOADED}' if they are there, or to '{GIVEN_UP}' if they are missing, where "
+                f"WORK is {self.work!r} in the ledger {self._ledger}"
+            )
         return FilesRejectedError(
-            f"COPY into {self._table}: {what}. Nothing was loaded. Where they are missing, begin a run with "
-            "options={'force': True}; where they are there, take these files from the task",
+            f"COPY into {self._table}: {what}. The table has {has} rows, of which the ledger knows "
+            f"{self._explained:,}: a restore, a clone, a swap or an INSERT may have brought those of these "
+            f"files. Nothing was loaded. {remedy}",
             files=tuple(files),
             rejected=0,
         )
@@ -322,18 +318,21 @@ class CopyRun:
                 number,
                 before + len(parts),
                 choice=self.choice,
-                details=self.details,
+                details=self.details(paths),
                 statement=self.copy.own_statement([one.path for one in files]),
                 files=files,
                 run_started=self.identity.since,
                 created=self._now.created,
+                target_rows=self._now.rows,
+                names=self.identity.names[:4],
             )
-            if not self.ledger.plan(new, self.identity, self.stage_key):
-                raise SqlError(
-                    f"COPY into {self._table}: another process of this task has planned part {number} of the "
-                    "same work meanwhile; another try reads what it has loaded"
-                )
-            self._fresh.add(number)
+            if self.ledger.plan(new, self.identity, self.stage_key):
+                self._fresh.add(number)
+            elif (found := self._read(new)).files == files and found.state != GIVEN_UP:
+                new = found  # its statement is joined
+            else:
+                what = f"COPY into {self._table}: another process has planned part {number}, or given it up"
+                raise SqlError(f"{what}; another try reads what it has loaded")
             planned.append(new)
         return planned
 
@@ -391,8 +390,8 @@ class CopyRun:
         found = next((one for one in self.ledger.entries(entry.work) if one.part == entry.part), None)
         if found is None:
             raise SqlError(
-                f"the ledger {self._ledger} has lost part {entry.part} of {entry.work!r} while its COPY ran: "
-                "compare the table with the stage before this task runs again"
+                f"the ledger {self._ledger} has lost part {entry.part} of {entry.work!r}: compare the table "
+                "with the stage before this task runs again"
             )
         return found
 
@@ -403,7 +402,9 @@ class CopyRun:
 
         An entry that is loaded, of which COPY has nothing to skip, is done.
         """
+        # Of files of a source log, as of a stream, rows may be deleted at any time.
         is_earlier = entry.is_loaded and self._earlier.get(str(entry.part)) == entry.version
+        is_earlier = is_earlier and self.identity.work is None
         if entry.state == GIVEN_UP or (entry.is_loaded and not is_earlier):
             return entry, False
         there = staged.files if not is_earlier or self.listed is None else self.listed
@@ -421,7 +422,7 @@ class CopyRun:
             )
             if new != entry:
                 self._fresh.add(entry.part)
-                entry = self._changed(entry, new)
+                entry = self._changed(entry, replace(new, target_rows=self._now.rows))
         skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
         if skips:
             statement = self.copy.own_statement([one.path for one in files], skips=True)
@@ -448,12 +449,13 @@ class CopyRun:
                 state = self.client.submit(
                     self.ledger.transaction(entry, loads_nothing=loads_nothing),
                     entry.request_id(loads_nothing=loads_nothing),
-                    query_tag=self.identity.query_tag,
+                    query_tag=query_tag(entry.names),
                     shown=entry.statement,
                 )
                 self._running = (state.handle, entry.statement)
                 if state.rows is None:
-                    self._wait(state, entry.statement)
+                    leave = None if self.leave is None else partial(self.leave, self._earlier)
+                    self.client.wait(state, entry.statement, leave)
                 self._running = None
             except (SqlError, ApiError) as error:
                 if isinstance(error, ApiError) and error.http_status != _UNKNOWN:
@@ -492,16 +494,6 @@ class CopyRun:
             self._fresh.add(entry.part)
         return replace(now, statement=entry.statement)
 
-    def _wait(self, state: StatementState, statement: str) -> None:
-        """Wait for a statement's end, at first here and then in the triggerer."""
-        pause = _FIRST_PAUSE
-        while state.rows is None:
-            if self.leave is not None and pause > _LONGEST_STAY:
-                self.leave(self._earlier, state.handle, statement)
-            time.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
-            state = self.client.state(state.handle, statement)
-
     # What came of the files.
 
     def judged(self, entries: Sequence[Entry]) -> CopyOutcome:
@@ -532,8 +524,9 @@ class CopyRun:
             if not options.force:
                 limited = left_out if options.size_limit is not None else set()
                 self._refuse_deleted({path: one for path, one in before.items() if path not in limited})
-        if self._resumes or before:
-            self._require_rows()
+        if self.identity.work is None and (before or self._resumed):
+            own = (one for one in entries if one.part in self._resumed and one.is_loaded)
+            self._require_rows(() if before else own)
         return CopyOutcome(tuple(loads.values()), tuple(before.values()))
 
     def _refuse_deleted(self, skipped: Mapping[str, FileLoad]) -> None:
@@ -542,9 +535,7 @@ class CopyRun:
         :param skipped: the files with their loads by others
         """
         now, stage = self._now, self.stage_key
-        old = {
-            path for path, one in skipped.items() if not (one.loaded_at and now.at and one.loaded_at > now.at)
-        }
+        old = {path for path, one in skipped.items() if not (one.loaded_at and one.loaded_at > now.at)}
         if old and now.rows != 0:
             loads = [self.ledger.loaded_files(sorted(old), stage, one) for one in (GONE, PLANNED, LOADED)]
             gone, again = ({path for path, _, _ in some} for some in loads[:2])  # and had rows before
@@ -571,10 +562,9 @@ class CopyRun:
             if self.copy.options.force or (at := files[path].staged_at) is None or at > since
         )
         if new:
-            shown = ", ".join(map(repr, new[:_MOST_NAMED])) + (" …" if len(new) > _MOST_NAMED else "")
             raise FilesRejectedError(
                 f"COPY into {self._table} has left out {len(new):,} of {len(files):,} files that were "
-                f"planned: {shown}. The other files are loaded. An option of the stage, the table or the "
+                f"planned, such as {new[0]!r}. An option of the stage, the table or the "
                 "account limits COPY (SIZE_LIMIT of COPY_OPTIONS, PATTERN): remove it and clear this task",
                 files=new,
                 rejected=0,

@@ -15,31 +15,31 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import format_datetime
-from hashlib import blake2b
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
+from airflow_provider_snowpipe.bulk.ledger_entry import (
+    GIVEN_UP,
+    GONE,
+    LOADED,
+    PLANNED,
+    SUBMITTED,
+    Entry,
+    LoadOfTable,
+    TableState,
+)
 from airflow_provider_snowpipe.bulk.staged_files import (
-    LOAD_FAILED,
     MOST_NAMES,
-    FileLoad,
     StagedFile,
-    StageReference,
-    staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
 DEFAULT_NAME = "SNOWPIPE_LOADS"
-PLANNED, LOADED, GONE = "planned", "loaded", "gone"
-"""Of a COPY; GONE is one whose rows were in a table that was found empty later."""
-SUBMITTED, STAGED, GIVEN_UP = "submitted", "staged", "given up"
-RunSql = Callable[..., list[dict[str, Any]]]
-_NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
+RunSql = Callable[..., Sequence[Mapping[str, Any]]]
 _MISSING = (2003, 2043)
 _EXISTS = 2002
 _NO_PRIVILEGE = 3001
@@ -56,7 +56,11 @@ _COLUMNS: Mapping[str, str] = {
     "RUN_STARTED": "TIMESTAMP_LTZ",
     "TARGET": "VARCHAR NOT NULL",
     "TARGET_CREATED": "TIMESTAMP_LTZ",
+    "TARGET_ROWS": "NUMBER(38,0)",
     "LOADER": "VARCHAR",
+    "SOURCE": "VARCHAR",
+    "SOURCE_LOG": "VARCHAR",
+    "SOURCE_ENTRY": "NUMBER(38,0)",
     "STAGE": "VARCHAR",
     "CHOICE": "VARCHAR",
     "DETAILS": "VARCHAR",
@@ -78,132 +82,6 @@ _COUNTS_FOR = dt.timedelta(days=7)
 """No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
 
 
-class GivenUpError(SqlError):
-    """Another task has given a load of files up, and may load them another way; another try finds how."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One COPY statement of a piece of work: what is planned, and what was loaded.
-
-    :param work: the key of the work
-    :param part: number of the statement within it, from 1
-    :param last: number of the last statement that was planned with it
-    :param version: grows with every change of the entry
-    :param choice: tells which files the author chose
-    :param files: the files that the statement names
-    :param reports: the rows of COPY's result for each time that it has run, from the first
-    :param run_started: when the run began whose work it is
-    :param created: when the table was created that the load is planned for, None where that is not known
-    :param error: why the last statement failed
-    :param loader: full name of the pipe that is given the files, None for COPY
-    :param details: what the planner has to know of the files beside their names
-    :param task: DAG, run, task and map index
-    :param query_id: that of the COPY which was committed
-    """
-
-    work: str
-    part: int
-    last: int
-    version: int = 1
-    state: str = PLANNED
-    choice: str = ""
-    statement: str = ""
-    files: tuple[StagedFile, ...] = ()
-    reports: tuple[Sequence[Mapping[str, Any]], ...] = ()
-    run_started: dt.datetime | None = None
-    created: dt.datetime | None = None
-    error: str | None = None
-    loader: str | None = None
-    details: str = ""
-    task: str = ""
-    rows_loaded: int = 0
-    rows_rejected: int = 0
-    loaded_at: dt.datetime | None = None
-    query_id: str | None = None
-
-    @property
-    def is_loaded(self) -> bool:
-        """True where its COPY was committed."""
-        return self.state == LOADED
-
-    def request_id(self, *, loads_nothing: bool = False) -> str:
-        """The request id of its transaction: a process that derives the same one joins the transaction.
-
-        :param loads_nothing: as of :meth:`Ledger.transaction`
-        """
-        times = [None if one is None else one.timestamp() for one in (self.run_started, self.created)]
-        named = json.dumps([self.work, self.part, self.version, self.statement, loads_nothing, *times])
-        return str(uuid.uuid5(_NAMESPACE, named))
-
-    def loads(self, stage: StageReference, url: str | None) -> dict[str, FileLoad]:
-        """What became of each file: the last report of it in which COPY did not skip it.
-
-        :param url: what an external stage stands for
-        """
-        found: dict[str, FileLoad] = {}
-        for report in self.reports:
-            for load in CopyOutcome.read(report, stage, url).loads:
-                if load.status != LOAD_SKIPPED or load.path not in found:
-                    found[load.path] = load
-        return found
-
-    @classmethod
-    def read(cls, row: Mapping[str, Any]) -> Entry:
-        """Read a row of the ledger.
-
-        :param row: its values by the columns' names in lower case
-        """
-        files = json.loads(row["files"] or "[]")
-        return cls(
-            str(row["work"]),
-            int(row["part"]),
-            int(row["last_part"]),
-            int(row["version"]),
-            str(row["state"]),
-            str(row["choice"] or ""),
-            str(row["statement"] or ""),
-            tuple(
-                StagedFile(one["path"], one["mark"], one["size"], staged_at(one.get("staged_at")))
-                for one in files
-            ),
-            tuple(json.loads(row["reports"] or "[]")),
-            row["run_started"],
-            row["target_created"],
-            row["error"],
-            row["loader"],
-            str(row["details"] or ""),
-            "/".join(str(row[name]) for name in ("dag_id", "run_id", "task_id", "map_index") if row[name]),
-            int(row["rows_loaded"] or 0),
-            int(row["rows_rejected"] or 0),
-            row["loaded_at"],
-            row["query_id"],
-        )
-
-
-def files_of(entries: Iterable[Entry]) -> dict[str, StagedFile]:
-    """The files of entries that were not given up, by their paths."""
-    return {file.path: file for one in entries if one.state != GIVEN_UP for file in one.files}
-
-
-def is_done(load: FileLoad | None, *, forced: bool) -> bool:
-    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
-    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED
-
-
-def work_key(identity: RunIdentity, target: tuple[str, str, str], choice: str = "") -> str:
-    """The key of a piece of work: the same for every try of a task in a run, also when it was cleared.
-
-    The statement is no part of it: an author who corrects an option still does the same work.
-
-    :param choice: tells the files' choice from another one, where each choice is other work
-    """
-    named = json.dumps(
-        [*identity.names, *target, choice] if identity.work is None else [identity.work, *target]
-    )
-    return blake2b(named.encode(), digest_size=16).hexdigest()
-
-
 def ledger_name(given: str | None, target: tuple[str, str, str]) -> tuple[str, str, str]:
     """Database, schema and name of the ledger.
 
@@ -216,20 +94,6 @@ def ledger_name(given: str | None, target: tuple[str, str, str]) -> tuple[str, s
         raise ConfigurationError(f"ledger_table is {given!r}: give DATABASE.SCHEMA.NAME, or the name alone")
     database, schema, name = (*target[: 3 - len(parts)], *parts)
     return database, schema, name
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """The target as it is now.
-
-    :param created: when it was created, None where it does not show to the role
-    :param rows: its rows, as its metadata has them, which row access policies do not change; None for unknown
-    :param at: the account's time
-    """
-
-    created: dt.datetime | None
-    rows: int | None
-    at: dt.datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +127,49 @@ class Ledger:
         except SqlError as error:
             if error.errno not in _MISSING:
                 raise
-            rows = self._created(statement, work)
+            rows = self._created(statement, (work,))
         return [Entry.read(row) for row in rows]
+
+    def logs(self, source: str, log: str) -> list[tuple[str, str, int]]:
+        """Read which source logs have given files of a source to COPY or pipes.
+
+        :param source: the source's path
+        :param log: the id of the log that is there; its entries count wherever the source was
+        :return: id, state of loads, and the last entry of the log among them
+        """
+        columns = "SOURCE_LOG, STATE, MAX(SOURCE_ENTRY) AS LAST_ENTRY"
+        rows = self._of_source(columns, "GROUP BY SOURCE_LOG, STATE", source, log)
+        return [(str(row["source_log"]), str(row["state"]), int(row["last_entry"])) for row in rows]
+
+    def replace_table(self, log: str, state: str) -> None:
+        """Write that loads by a source log into a table of before are in the present one, or are gone.
+
+        :param state: ``LOADED`` or ``GONE``
+        """
+        now = table_state(self.run, self.target).created
+        at = None if now is None else now.isoformat()
+        self.run(
+            f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, TARGET_CREATED = %s::TIMESTAMP_LTZ "  # noqa: S608
+            "WHERE TARGET = %s AND SOURCE_LOG = %s AND STATE = %s AND TARGET_CREATED <> %s::TIMESTAMP_LTZ",
+            (state, at, self._target, log, LOADED, at),
+        )
+
+    def of_source(self, source: str) -> list[tuple[str, Entry]]:
+        """Read the loads of a source by COPY and pipes, in their order, with the ids of its source logs."""
+        rows = self._of_source("*", "ORDER BY PLANNED_AT, SOURCE_ENTRY, PART", source, "")
+        return [(str(row["source_log"]), Entry.read(row)) for row in rows]
+
+    def _of_source(self, columns: str, end: str, *values: str) -> Sequence[Mapping[str, Any]]:
+        statement = (
+            f"SELECT {columns} FROM {self._table} WHERE TARGET = %s AND (SOURCE = %s OR SOURCE_LOG = %s) "  # noqa: S608
+            f"AND STATE IN ('{PLANNED}', '{LOADED}', '{SUBMITTED}') {end}"
+        )
+        try:
+            return self.run(statement, (self._target, *values))
+        except SqlError as error:
+            if error.errno not in _MISSING:
+                raise
+            return []
 
     def loaded_files(
         self, paths: Sequence[str], stage: str, state: str = LOADED, since: dt.datetime | None = None
@@ -359,10 +264,10 @@ class Ledger:
             shown = ", ".join(map(repr, both[:_MOST_NAMED])) + (" …" if len(both) > _MOST_NAMED else "")
             by, own = ("COPY" if one is None else f"pipe {one}" for one in (other.loader, loader))
             raise FilesGivenTwiceError(
-                f"task {other.task} (DAG, run, task, map index) has begun to load {len(both):,} of "
-                f"{len(files):,} files by {by}: {shown}. {own} would put the same rows into the table: "
-                "take the files from one of the two. If that task has died, clear it, so that it ends its "
-                f"load; or delete WORK = {other.work!r} of the ledger {'.'.join(self.name)} when no "
+                f"task {'/'.join(other.names)} (DAG, run, task, map index) has begun to load "
+                f"{len(both):,} of {len(files):,} files by {by}: {shown}. {own} would put the same rows into "
+                "the table: take the files from one of the two. If that task has died, clear it, so that it "
+                f"ends its load; or delete WORK = {other.work!r} of the ledger {'.'.join(self.name)} when no "
                 f"statement of it runs; or {FORCED}",
                 files=both,
                 may_pass=True,
@@ -371,6 +276,7 @@ class Ledger:
     def plan(self, entry: Entry, identity: RunIdentity, stage: str) -> bool:
         """Write an entry that nobody else has written; False where somebody has."""
         dag_id, run_id, task_id, map_index = (*identity.names, *[None] * 4)[:4]
+        source, log, number = identity.entry or (None, None, None)
         values: dict[str, tuple[str, str | None]] = {
             "WORK": ("%s", entry.work),
             "PART": ("%s::NUMBER", str(entry.part)),
@@ -383,7 +289,11 @@ class Ledger:
             "RUN_STARTED": ("%s::TIMESTAMP_LTZ", identity.since.isoformat()),
             "TARGET": ("%s", self._target),
             "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", entry.created.isoformat() if entry.created else None),
+            "TARGET_ROWS": ("%s::NUMBER", None if entry.target_rows is None else str(entry.target_rows)),
             "LOADER": ("%s", entry.loader),
+            "SOURCE": ("%s", source),
+            "SOURCE_LOG": ("%s", log),
+            "SOURCE_ENTRY": ("%s::NUMBER", None if number is None else str(number)),
             "STAGE": ("%s", stage),
             "CHOICE": ("%s", entry.choice),
             "DETAILS": ("%s", entry.details),
@@ -409,7 +319,8 @@ class Ledger:
         (row,) = self.run(
             f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, CHOICE = %s, "  # noqa: S608
             "STATEMENT = %s, DETAILS = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, "
-            "ERROR = %s WHERE WORK = %s AND PART = %s AND VERSION = %s",
+            "TARGET_ROWS = %s::NUMBER, PLANNED_AT = CURRENT_TIMESTAMP(), ERROR = %s "
+            "WHERE WORK = %s AND PART = %s AND VERSION = %s",
             (
                 new.state,
                 new.choice,
@@ -417,6 +328,7 @@ class Ledger:
                 new.details,
                 _written(new.files),
                 new.created.isoformat() if new.created else None,
+                None if new.target_rows is None else str(new.target_rows),
                 None if new.error is None else new.error[:_LONGEST_ERROR],
                 entry.work,
                 str(entry.part),
@@ -483,29 +395,26 @@ class Ledger:
             "COMMIT",
         ]
 
-    def table_and_loads(self) -> tuple[TableState, dict[str, int]]:
-        """Read the target, and the rows of the loads into it that are not gone, by COPY's query id.
+    def table_and_loads(self) -> tuple[TableState, list[LoadOfTable]]:
+        """Read the target, and the loads into it that are not gone.
 
         The loads are read first: what is committed between the two makes rows more, never fewer, so that a
         table cannot look as if it had lost them.
         """
         rows = self.run(
-            f"SELECT QUERY_ID, ROWS_LOADED, TARGET_CREATED FROM {self._table} "  # noqa: S608
+            f"SELECT QUERY_ID, ROWS_LOADED, LOADED_AT, TARGET_CREATED FROM {self._table} "  # noqa: S608
             "WHERE TARGET = %s AND STATE = %s AND ROWS_LOADED > 0",
             (self._target, LOADED),
         )
-        (table,) = self.run(*age_of_table(self.target))
-        found = None if table["found"] is None else int(table["found"])
-        now = TableState(table["created"], found, table["account_now"])
+        now = table_state(self.run, self.target)
         own = (row for row in rows if now.created is not None and row["target_created"] == now.created)
-        return now, {str(row["query_id"]): int(row["rows_loaded"]) for row in own}
+        return now, [
+            LoadOfTable(str(row["query_id"]), int(row["rows_loaded"]), row["loaded_at"]) for row in own
+        ]
 
-    def mark_gone(self, loads: Iterable[str]) -> None:
-        """Mark loads as gone: the table has no rows.
-
-        :param loads: their query ids
-        """
-        ids = list(loads)
+    def mark_gone(self, loads: Iterable[LoadOfTable]) -> None:
+        """Mark loads as gone: the table has no rows."""
+        ids = [one.query_id for one in loads]
         for start in range(0, len(ids), MOST_NAMES):
             some = ids[start : start + MOST_NAMES]
             self.run(
@@ -514,7 +423,7 @@ class Ledger:
                 (GONE, self._target, LOADED, *some),
             )
 
-    def _created(self, statement: str, work: str) -> list[dict[str, Any]]:
+    def _created(self, statement: str, values: Sequence[str]) -> Sequence[Mapping[str, Any]]:
         """Create the table, and read from it."""
         name = full_name(*self.name)
         columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
@@ -524,10 +433,10 @@ class Ledger:
         try:
             self.run(create)
             grant, hidden = f"SELECT, INSERT, UPDATE ON TABLE {name}", (_NO_PRIVILEGE, *_MISSING)
-            return self.run(statement, (work,))
+            return self.run(statement, values)
         except SqlError as error:
             if error.errno == _EXISTS:  # another session has created it meanwhile
-                return self.run(statement, (work,))
+                return self.run(statement, values)
             if error.errno not in hidden:
                 raise
             raise ConfigurationError(
@@ -537,18 +446,16 @@ class Ledger:
             ) from error
 
 
-def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
-    """The statement that asks when a table was made and what time it is, and the values that it binds.
-
-    Its one row has ``created`` and ``found``, the number of rows, as metadata has it, which row access
-    policies do not change, NULL for a table that the role does not see; and ``account_now``.
-    """
+def table_state(run: RunSql, table: tuple[str, str, str]) -> TableState:
+    """Read when a table was made, and its rows, as metadata has them; None for what does not show."""
     database = quote_identifier(table[0]).replace("%", "%%")  # the connector formats what binds values
-    return (
+    (found,) = run(
         "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
         f"FROM {database}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         [table[1], table[2]],
     )
+    rows = None if found["found"] is None else int(found["found"])
+    return TableState(found["created"], rows, found["account_now"])
 
 
 def _written(files: Sequence[StagedFile]) -> str:

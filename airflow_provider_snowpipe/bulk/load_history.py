@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.ledger import FORCED, age_of_table
+from airflow_provider_snowpipe.bulk.ledger import FORCED, table_state
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
     HISTORY_COLUMNS,
@@ -234,11 +234,11 @@ def older_copies(
     :param by_pipes: True for loads by pipes as well, as far back as the view goes
     :raises SqlError: if a statement fails, but for the right to the view
     """
-    (age,) = run(*age_of_table(table))
-    now: dt.datetime = age["account_now"].astimezone(dt.UTC)
+    age = table_state(run, table)
+    now = age.at.astimezone(dt.UTC)
     since, until = now - (_KEPT if by_pipes else COPY_MEMORY), now - REMEMBERED + _OVERLAP
-    if age["created"] is not None:
-        since = max(since, age["created"].astimezone(dt.UTC))
+    if age.created is not None:
+        since = max(since, age.created.astimezone(dt.UTC))
     if since >= until or not paths:
         return []
     known = possible_paths(paths)

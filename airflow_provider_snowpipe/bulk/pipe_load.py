@@ -12,7 +12,15 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED, Entry, age_of_table, work_key
+from airflow_provider_snowpipe.bulk.ledger import table_state
+from airflow_provider_snowpipe.bulk.ledger_entry import (
+    GIVEN_UP,
+    LOADED,
+    SUBMITTED,
+    Entry,
+    GivenUpError,
+    work_key,
+)
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     HistoryQuestion,
@@ -28,6 +36,7 @@ from airflow_provider_snowpipe.bulk.pipes_beside import (
     refuse_files_for_pipe,
 )
 from airflow_provider_snowpipe.bulk.staged_files import (
+    FINAL,
     ExpectedFiles,
     FileLoad,
     StagedFile,
@@ -37,6 +46,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     stage_key,
     stage_name,
 )
+from airflow_provider_snowpipe.bulk.staged_files import LOADED as FILE_LOADED
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -77,6 +87,7 @@ class PipeLoad:
 
     :param table: as of :class:`SnowpipeIngestFilesOperator`, like all that are not described here
     :param tolerance: its ``on_partial`` and ``on_failed``
+    :param details: what the ledger keeps of the files beside their names
     """
 
     files: PipeFiles
@@ -92,6 +103,7 @@ class PipeLoad:
     poll_interval: float = 15.0
     max_consecutive_errors: int = 10
     ledger_table: str | None = None
+    details: str = ""
 
     def run(
         self, identity: RunIdentity, announce: Callable[[list[str]], None], leave: LeaveWorker | None
@@ -166,17 +178,50 @@ class PipeLoad:
         """
         rows = sum(int(load["rows_loaded"]) for load in loads.values())
         log.info("pipe %s: %d files loaded, %d rows", value["pipe"], len(loads), rows)
+        # Files of a source log are in no other load.
+        before = value["loaded_before"] if identity.entry is not None else {}
         if loads:
             loaded = [SubmittedFile(path) for path in loads]
             self.files.known_loads(loaded, self.table, force=self.force)
-            if (target := self.files.target(self.table)) is not None:
-                if not self.force:
-                    _require_rows(*target, loads, rows)
-                PipePlan(identity, str(self.files.pipe), self.ledger_table).loaded(*target, loads.values())
+        if (loads or before) and (target := self.files.target(self.table)) is not None:
+            if loads and not self.force:
+                _require_rows(*target, loads, rows)
+            plan = PipePlan(identity, str(self.files.pipe), self.ledger_table)
+            plan.loaded(*target, [*before.values(), *loads.values()])
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
+    def take_back(self, identity: RunIdentity, paths: Sequence[str]) -> dict[str, FileLoad]:
+        """Keep files of a source log from being given to the pipe; the loads of those that it has loaded.
+
+        :raises FilesGivenTwiceError: if the pipe may have one and is not known to have ended it
+        """
+        hook, table, pipe = self.files.hook, str(self.table), self.files.pipe
+        with hook.load_ledger(table, self.ledger_table) as ledger:
+            work = work_key(identity, ledger.target)
+            never = Entry(work, 1, 1, state=GIVEN_UP, loader=str(pipe))
+            (entry,) = [never] if ledger.plan(never, identity, "") else ledger.entries(work)
+        if entry.state in (GIVEN_UP, LOADED):
+            return (
+                {} if entry.state == GIVEN_UP else {path: FileLoad(path, "", FILE_LOADED) for path in paths}
+            )
+        # The pipe may be gone, or load from elsewhere by now: the end of a path names its log and unit.
+        loads = hook.loads_of(table, [one.path for one in entry.files], pipe.pipe)
+        found = {"/".join(one.path.split("/")[-3:]): one for one in loads if one.status in FINAL}
+        ended = {path: found[path] for path in paths if path in found}
+        if unknown := tuple(path for path in paths if path not in ended):
+            raise FilesGivenTwiceError(
+                f"pipe {pipe} was given {len(unknown):,} files, such as {unknown[0]!r}, that it may still "
+                "load. A file of that load has changed or is gone, or the pipe is, or it began more than 14 "
+                "days ago, which nobody remembers. Nothing was loaded. Bring that back, or run again when "
+                f"the pipe has loaded them; or set STATE to '{LOADED}' where WORK is {work!r} in the ledger "
+                f"{'.'.join(ledger.name)} if their rows are in the table, to '{GIVEN_UP}' if none is",
+                files=unknown,
+                may_pass=True,
+            )
+        return {path: one for path, one in ended.items() if one.rows_loaded}
+
     def _submitted(self, identity: RunIdentity) -> Submission:
-        plan = PipePlan(identity, str(self.files.pipe), self.ledger_table)
+        plan = PipePlan(identity, str(self.files.pipe), self.ledger_table, self.details)
         retry = RetryPolicy(self.retry_seconds, cap_seconds=60.0)
         try:
             submission = self.planned(plan.write)
@@ -429,11 +474,11 @@ def _require_rows(hook: PipeAccount, table: str, files: Iterable[str], loaded: i
     files = tuple(files)
     if not loaded:
         return
-    (now,) = hook.run_sql(*age_of_table((*hook.database_and_schema(), table)))
-    if now["found"] is None or int(now["found"]) >= loaded:
+    now = table_state(hook.run_sql, (*hook.database_and_schema(), table)).rows
+    if now is None or now >= loaded:
         return
     raise FilesRejectedError(
-        f"{loaded:,} rows of {len(files):,} files were loaded into {table}, and it has {int(now['found']):,} "
+        f"{loaded:,} rows of {len(files):,} files were loaded into {table}, and it has {now:,} "
         "rows: some were deleted, or the table was replaced. After TRUNCATE set force=True. Otherwise the "
         "pipe takes a path once in 14 days: stage what is missing under other names",
         files=files,
@@ -479,7 +524,10 @@ class PipePlan:
     identity: RunIdentity
     loader: str
     ledger_table: str | None = None
+    details: str = ""
     _planned: tuple[Account, str, Entry] | None = None
+    _before: str = GIVEN_UP
+    """The state of an earlier try's entry, which the pipe may have been given."""
 
     def write(self, account: Account, table: str, files: StagedFiles) -> GivenFiles:
         """Plan the files, and refuse those that another task is about to copy.
@@ -490,10 +538,18 @@ class PipePlan:
         try:
             with account.load_ledger(table, self.ledger_table) as ledger:
                 work = work_key(self.identity, ledger.target, self.loader)
-                new = Entry(work, 1, 1, files=tuple(files.files.values()), loader=self.loader)
+                new = Entry(
+                    work, 1, 1, files=tuple(files.files.values()), loader=self.loader, details=self.details
+                )
                 location = files.stage.location("", database=ledger.target[0], schema=ledger.target[1])
                 stage, before = stage_name(location, files.url), ledger.entries(work)
+                if before and before[0].state == GIVEN_UP and self.identity.entry is not None:
+                    raise GivenUpError(
+                        f"pipe {self.loader}: another task has given this load of files up. Nothing was "
+                        "loaded; run again"
+                    )
                 if before:
+                    self._before = before[0].state
                     ledger.change(before[0], new)
                 else:
                     ledger.plan(new, self.identity, stage)
@@ -517,6 +573,7 @@ class PipePlan:
         if self._planned is None:
             return
         account, table, entry = self._planned
+        state = self._before if state == GIVEN_UP else state
         with account.load_ledger(table, self.ledger_table) as ledger:
             ledger.change(entry, replace(entry, state=state))
 

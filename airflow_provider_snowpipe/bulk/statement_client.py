@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
@@ -27,6 +27,9 @@ _ENDED_ALREADY = "000709"
 _SHOWN = 60
 _WAIT_SECONDS = 60
 _POLL_SECONDS = 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_LONGEST_STAY = 1.0
+"""A longer pause is spent in the triggerer."""
 
 
 # pragma: no mutate start (tested over the wire)
@@ -142,6 +145,22 @@ class StatementClient:
         """
         address = f"{self._url}/{quote_url_segment(handle)}"
         return self._state(self._session.request(_head(statement), "GET", address), statement)
+
+    def wait(
+        self, state: StatementState, statement: str, leave: Callable[[str, str], NoReturn] | None
+    ) -> None:
+        """Wait for a statement's end.
+
+        :param leave: leaves the worker after a moment, given handle and statement; None to wait here
+        :raises SqlError: if it has failed, or was cancelled
+        """
+        pause = _FIRST_PAUSE
+        while state.rows is None:
+            if leave is not None and pause > _LONGEST_STAY:
+                leave(state.handle, statement)
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+            state = self.state(state.handle, statement)
 
     def cancel(self, handle: str, statement: str) -> bool:
         """Cancel a statement; False where it had ended already."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import cast
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
+from airflow_provider_snowpipe.bulk.ledger import table_state
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, LOADED
+from airflow_provider_snowpipe.bulk.staged_files import LOAD_FAILED
 from airflow_provider_snowpipe.cli.definition import agrees, pipe_hook, print_lines, reported
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.source_record import KnownChannel, LoadedSource, SourceRecord
-from airflow_provider_snowpipe.spark.sources.files.listing import log_store
-from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit
+from airflow_provider_snowpipe.spark.sources.files.listing import canonical_path, log_store
+from airflow_provider_snowpipe.spark.sources.files.log import Unit
+from airflow_provider_snowpipe.spark.sources.files.rebuild import CopiedUnits, LastCommit
 from airflow_provider_snowpipe.spark.sources.files.rebuild import rebuild as rebuild_log
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.submit.audit import TableRows, positions_query
@@ -79,6 +84,7 @@ def _rebuild(args: argparse.Namespace) -> None:
     print(f"would read {args.path!r}, and write a new log of it and new tokens of {len(known)} channels")
     if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
+    copied = _copied(hook, canonical_path(args.path), loaded)
     with hook.get_client() as client:
         for name, status in client.channel_statuses([*known]).items():
             if status.committed is not None:
@@ -92,7 +98,7 @@ def _rebuild(args: argparse.Namespace) -> None:
             if name.startswith(loaded.channels) or status.committed is not None
         }
         in_table = _rows_in_table(hook, spec.row_columns)
-        found = rebuild_log(cast(FileSource, spec), target, secrets, commits, in_table)
+        found = rebuild_log(cast(FileSource, spec), target, secrets, commits, in_table, copied)
         tokens = {}
         for partition, (position, binding) in found.positions.items():
             status = statuses[commits[partition].channel]
@@ -104,6 +110,44 @@ def _rebuild(args: argparse.Namespace) -> None:
             print(f"channel {status.channel!r}: {before.position} -> {position}")
     record.rebound(tokens)
     print(f"wrote {len(found.units)} units to {found.root}")
+
+
+def _copied(hook: SnowpipeHook, path: str, loaded: LoadedSource) -> CopiedUnits:
+    """What COPY and pipes have loaded of a source into the pipe's table.
+
+    :raises SourcePositionError: if it is not known whether a file was loaded, or is in the table
+    """
+    table = hook.pipe_name().default_table
+    logs = {one for one in (loaded.source_log.partition("/")[0],) if one}
+    if table is None:
+        return CopiedUnits([], logs, "")
+    with hook.load_ledger(table, loaded.ledger_table) as ledger:
+        loads = ledger.of_source(path)
+        now = table_state(ledger.run, ledger.target) if loads else None
+    units, failed = list[tuple[str, Unit]](), set[str]()
+    for log, entry in loads:
+        if now is not None and now.created and entry.created not in (None, now.created):
+            raise SourcePositionError(
+                f"table {table!r} was replaced at {now.created}, and files of source log {log!r} were loaded "
+                "into the one before: which rows are in this one is not known. Nothing was written. Set "
+                "rebind='restart' to load all files again"
+            )
+        if entry.rows_rejected:
+            print(f"{entry.loader or 'COPY'} has rejected {entry.rows_rejected:,} rows, {entry.loaded_at}")
+        if entry.state != LOADED:
+            raise SourcePositionError(
+                f"{entry.loader or 'COPY'} was given {len(entry.files):,} files by source log {log!r}, "
+                "and is not known to have loaded them: see whether the table has their rows, and set STATE "
+                f"to '{LOADED}' where WORK is {entry.work!r} in the ledger {'.'.join(ledger.name)}, or to "
+                f"'{GIVEN_UP}' where none is. Nothing was written"
+            )
+        for row in (row for report in entry.reports for row in report if row.get("file")):
+            is_failed = row["status"] == LOAD_FAILED
+            (failed.add if is_failed else failed.discard)(str(row["file"]))
+        units += [(log, Unit(**one)) for one in json.loads(entry.details)]
+    lost = {tuple(one.split("/")[-3:-1]) for one in failed}  # log and unit name the folder of a file
+    found = [one for log, one in units if (log, str(one.number)) not in lost]
+    return CopiedUnits(found, logs | {log for log, _ in loads}, hook.table_created(table) or "")
 
 
 def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | None) -> dict[str, int] | None:
@@ -141,5 +185,5 @@ def _last_commit(
         aside = sum(store.count(position) for store in stores)
     is_known = same_position(known.token, status.committed)
     seen = int(known.since.timestamp() * 1e9) if is_known else None
-    rows = found.rows + known.rows_before + known.copied + aside
+    rows = found.rows + known.rows_before + known.rejected + aside
     return LastCommit(known.channel, position, rows, seen, unchanged=unchanged)

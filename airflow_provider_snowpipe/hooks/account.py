@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.streaming.http import seconds_left
-from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
+from airflow_provider_snowpipe.streaming.names import PipeName, full_name, grant_remedy, string_literal
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.copy import CopyInto, RunIdentity
@@ -167,6 +167,17 @@ class AccountHook(BaseHook):
             ca_bundle=settings.ca_bundle(),
             retry=retry,
         )
+
+    def table_created(self, table: str) -> str | None:
+        """When a table was created, as the account writes it, without a warehouse; None for one not seen.
+
+        :raises SqlError: if the statement fails
+        """
+        place = full_name(*self.database_and_schema())
+        with closing(self.get_statement_client()) as client:
+            found = client.rows(f"SHOW TABLES LIKE {string_literal(table)} IN SCHEMA {place}")
+        # The name is a pattern there.
+        return next((str(row["created_on"]) for row in found if row["name"] == table), None)
 
     async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API without blocking the event loop."""

@@ -83,7 +83,7 @@ def audit_pipe(
     from airflow_provider_snowpipe.spark.submit.source import connected_source
 
     seen = {
-        digits: LastSeen(one.channel, one.token, one.rows_before, one.copied, one.channels)
+        digits: LastSeen(one.channel, one.token, one.rows_before, one.rejected, one.channels)
         for record in records
         for digits, one in record.channels.items()
     }

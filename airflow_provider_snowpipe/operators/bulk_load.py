@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
@@ -36,8 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
-from airflow_provider_snowpipe.operators.copies import leaving_copies
-from airflow_provider_snowpipe.operators.copy import copy_into, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import copy_into, leaving_copies, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -446,7 +445,7 @@ class BulkRun:
                 log.info("an earlier try has staged %d files, which are the ones", len(manifest.files))
             else:
                 manifest = written
-            run.copy, run.details = self.copy_of(manifest), manifest.to_json()
+            run.copy, run.details = self.copy_of(manifest), lambda _: manifest.to_json()
             return self._copied(run, manifest, entries)
 
     def stop(self) -> None:

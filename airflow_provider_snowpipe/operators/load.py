@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
-from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
+from airflow_provider_snowpipe.assets.events import describe_file_load
+from airflow_provider_snowpipe.bulk.pipes_beside import asked
 from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
@@ -17,7 +18,6 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.copies import leaving_copies
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
@@ -30,7 +30,6 @@ from airflow_provider_snowpipe.operators.load_planning import (
     path_before,
     splits_csv,
 )
-from airflow_provider_snowpipe.operators.source_record import SeenChannel
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
@@ -44,8 +43,6 @@ from airflow_provider_snowpipe.spark.submit.source import (
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
-from airflow_provider_snowpipe.streaming.offsets import UnitOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 from airflow_provider_snowpipe.triggers.commit import is_deferral_timeout
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.operators.file_loading import FileLoading
     from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.source import SourceSpec
-    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
 
 
 class SnowpipeLoadOperator(SnowpipeStreamOperator):
@@ -62,9 +59,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     The task probes the source, plans, and takes the path: streaming as :class:`SnowpipeStreamOperator`
     does, COPY as :class:`SnowpipeCopyOperator` does, or a file pipe as :class:`SnowpipeIngestFilesOperator`
-    does, after it has staged files of this machine. The next run may take another path: each partition's
-    channel shows up to which row it is in the table, whichever way it came there, so that no row is lost or
-    loaded twice where one path ends and the other begins.
+    does, after it has staged files of this machine. The next run may take another path: the source log gives
+    each file to one loader, so that no row is lost or loaded twice.
 
     The XCom ``plan`` has the path, the reasons, and what each path would cost; the XCom ``outcome`` has
     what was estimated beside what came of it, and the last loads of the table, by which the next run plans.
@@ -128,7 +124,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.costs = costs
         self.remember = remember
         self._loading: FileLoading | None = None
-        self._frozen: FileBoundary | None = None
+        self._frozen: FileUnits | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
         check_arguments(self, seconds=["load_timeout"], switches=["remember"])
@@ -143,6 +139,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self._run_mark = self._name_run(context)
         with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)
+            if choice.units is not None and choice.units.known_log:
+                choice.units.require_table()
             path, why = choice.path()
             if choice.plan is not None:
                 for line in choice.plan.lines():
@@ -152,11 +150,13 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 self.log.info("path %s instead: %s", path.value, why)
             if path is not LoadPath.STREAM:
                 loading = self._file_loading(context)
-                with leaving_copies(context, self.bulk_hook(self.table), loading.copies):
-                    return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
-            if any(position.hold for position in choice.positions):
+                with loading.leaving_copies(context):
+                    return self._with_files(context, path, loading.run(path, self._units_of(path)))
+            if choice.units is not None and choice.units.begun():
                 self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
-                self._file_loading(context).finish(self.boundary())
+                self._file_loading(context).finish(choice.units)
+            elif choice.units is not None and choice.units.is_new:
+                asked("whether COPY has loaded files of this path by a log", choice.units.require_log)
         return self._streamed(context, super().execute(context))
 
     def execute_complete(
@@ -178,14 +178,16 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         if sent is not None:
             return self._streamed(context, super().execute_complete(context, event, sent))
         path = LoadPath.COPY if submitted is None else LoadPath.PIPE
-        loading = self._file_loading(context, begun)
-        with failing_at_once(), leaving_copies(context, self.bulk_hook(self.table), loading.copies):
-            boundary = self._file_boundary(path)
+        loading = self._file_loading(context, begun, is_back=True)
+        with failing_at_once(), loading.leaving_copies(context):
+            units = self._units_of(path)
+            if units is not None:
+                units.require_table()
             if submitted is not None:
-                return self._with_files(context, path, loading.after_pipe(event, submitted, boundary))
+                return self._with_files(context, path, loading.after_pipe(event, submitted, units))
             if event.get("message"):
                 self.log.warning("the triggerer could not wait: %s", event["message"])
-            return self._with_files(context, path, loading.run(path, boundary))
+            return self._with_files(context, path, loading.run(path, units))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the deferred task; a wait for a pipe that took too long ends in words about its files."""
@@ -242,7 +244,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         return LoadChoice(
             source=source,
             files=files,
-            boundary=None if files is None or self.table is None else self.boundary(),
+            units=None if files is None or self.table is None else self.units(),
             backlog=backlog,
             hook=self.bulk_hook(self.table),
             known=known,
@@ -254,7 +256,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             before=None if earlier is None else path_before(earlier),
         )
 
-    def _file_loading(self, context: Context, begun: Mapping[str, int] | None = None) -> FileLoading:
+    def _file_loading(
+        self, context: Context, begun: Mapping[str, int] | None = None, *, is_back: bool = False
+    ) -> FileLoading:
         from airflow_provider_snowpipe.operators.copy import wait_for_statement
         from airflow_provider_snowpipe.operators.file_loading import FileLoading
         from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
@@ -279,11 +283,12 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             leave_pipe=partial(wait_for_pipe, self) if self.deferrable else None,
             ledger_table=self.ledger_table,
             begun=begun,
+            is_back=is_back,
         )
         return self._loading
 
-    def _file_boundary(self, path: LoadPath) -> FileBoundary | None:
-        """The files of this machine and their channels, None for files in a stage."""
+    def _units_of(self, path: LoadPath) -> FileUnits | None:
+        """The files of this machine, None for files in a stage."""
         if is_staged(self.source):
             return None
         if self.source_files() is None:
@@ -291,7 +296,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 f"path is {path.value!r} and source is {self.source!r}: only files go that way; take "
                 "path='stream'"
             )
-        return self.boundary()
+        return self.units()
 
     def _with_files(self, context: Context, path: LoadPath, value: dict[str, Any]) -> dict[str, Any]:
         value = {"path": path.value, **value}
@@ -323,9 +328,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         """The table under which loads are kept for the next plan."""
         return ".".join(one for one in (self.database, self.schema, self.table or self.pipe) if one)
 
-    def boundary(self) -> FileBoundary:
-        """The files as they were when the task began, and their channels."""
-        from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
+    def units(self) -> FileUnits:
+        """The files as they were when the task began, and who loads them."""
+        from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
 
         files = self.source_files()
         if files is None or self.table is None:
@@ -337,7 +342,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             prefix, name = self.channel_prefix or self.dag_id, self.source_name or files.default_name
             record = self._record(self._pipe_hook(), files)
             record.require_split(files.split, self.rebind)
-            self._frozen = FileBoundary(
+            self._frozen = FileUnits(
                 files,
                 lambda partition: files.channel(prefix, name, partition),
                 self.bulk_hook(self.table),
@@ -346,7 +351,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 rebind=self.rebind,
                 last=record.last_checkpoints(),
                 on_imbalance=self.on_imbalance,
-                accepts_rejected=self.on_error == "continue",
+                ledger_table=self.ledger_table,
             )
         return self._frozen
 
@@ -360,37 +365,16 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         return file_source(self.source)
 
     def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:
-        """Report tokens and rows to asset events and lineage, and tokens to the next sensor.
-
-        Files of a stage come through no channel, so that there are only rows to report.
-        """
-        hook, rows, channels = self.bulk_hook(self.table), value["rows_loaded"], value["channels"]
+        """Report rows to asset events and lineage; a sensor on the channels has nothing to wait for."""
+        hook, rows = self.bulk_hook(self.table), value["rows_loaded"]
+        loader, partitions = "COPY", list(value["partitions"])
+        if value["path"] == LoadPath.PIPE:
+            loader = ".".join((*hook.database_and_schema(), str(self.file_pipe)))
+        describe_file_load(self, context, hook, str(self.table), rows, loader, partitions)
         files = self.source_files()
         if files is None:
-            describe_file_load(self, context, hook, str(self.table), rows, value.get("pipe", "COPY"))
             return TaskLineage(hook, sources=(str(self.source),), rows=rows)
-        moved = [
-            LoadedChannel(name, one["to"], True, one["rows"], one["partition"], found=one["from"])
-            for name, one in channels.items()
-        ]
-        describe_outlets(self, context, hook, moved)
-        earlier = {} if self._frozen is None else self._frozen.rows_before
-        seen = [
-            SeenChannel(name, one["to"], before, one["rows"] + one["rejected"] + rejected)
-            for name, one in channels.items()
-            for before, rejected in (earlier.get(name, (0, 0)),)
-        ]
-        self._write_record(self._pipe_hook(), seen, files.form.numbering)
-        targets = {
-            name: ChannelTarget(one["to"], UnitOffset.format_name, rows=one["rows"]).to_json()
-            for name, one in channels.items()
-        }
-        context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-        return TaskLineage(
-            hook,
-            UnitOffset.format_name,
-            moved,
-            sources=(files.address,),
-            rows=rows,
-            size=value["bytes"],
-        )
+        copied = {"source_log": self.units().known_log, "ledger_table": self.ledger_table}
+        self._write_record(self._pipe_hook(), (), files.form.numbering, copied=copied)
+        context["ti"].xcom_push(key=TARGETS_KEY, value={})
+        return TaskLineage(hook, sources=(files.address,), rows=rows, size=value["bytes"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice
+from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice, query_tag
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
     from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
+    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, PartitionPosition
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class LoadChoice:
     """What is known before a load: the data, the author's side, and what is in the table already.
 
     :param files: the source as files of this machine, None where it is something else
-    :param boundary: these files and their channels, None where there is nothing to copy into
+    :param units: these files and who loads them, None where there is nothing to copy into
     :param backlog: what the source itself knows of its rows, None where it cannot be asked
     :param known: what is known of the data from the author and the kind of run
     :param may_lack_table: True where the stream makes the table
@@ -215,7 +215,7 @@ class LoadChoice:
 
     source: Any
     files: FileSource | None
-    boundary: FileBoundary | None
+    units: FileUnits | None
     backlog: SourceBacklog | None
     hook: SnowpipeBulkHook
     known: Mapping[str, Any]
@@ -229,15 +229,15 @@ class LoadChoice:
     @cached_property
     def positions(self) -> Sequence[PartitionPosition]:
         """How far each partition is in the table."""
-        return [] if self.boundary is None else self.boundary.positions(may_lack_table=self.may_lack_table)
+        return [] if self.units is None else self.units.positions(may_lack_table=self.may_lack_table)
 
     @cached_property
     def shape(self) -> DataShape | None:
         """The shape of what is left to load, None where nothing is known of it."""
         if is_staged(self.source):
             return self._left_in_stage()
-        if self.boundary is not None:
-            return self.boundary.shape(self.positions, self.known)
+        if self.units is not None:
+            return self.units.shape(self.positions, self.known)
         if self.backlog is not None and self.policy.forced is not LoadPath.STREAM:
             return self.backlog.shape(self.known)
         return DataShape.from_json(dict(self.known)) if self.known else None
@@ -279,7 +279,7 @@ class LoadChoice:
                 )
             why = None if self.plan.is_forced or planned is LoadPath.COPY else self._why_not_pipe()
             return (planned, None) if why is None else (LoadPath.COPY, why)
-        loaders = {position.hold.pipe for position in self.positions if position.hold}
+        loaders = {one.pipe for one in self.units.begun()} if self.units is not None else set()
         if self.plan.is_forced and planned is not LoadPath.STREAM:
             loaders.add(self._pipe_of(planned))
         for pipe in loaders:
@@ -329,8 +329,8 @@ class LoadChoice:
         why = self._why_not_copy()
         if why is None and planned is not LoadPath.STREAM:
             why = self._other_rows(self._pipe_of(planned))
-        if why is None and planned is not LoadPath.STREAM and self.boundary is not None:
-            why = self.boundary.why_not_copy(self.positions)
+        if why is None and planned is not LoadPath.STREAM and self.units is not None:
+            why = self.units.why_not_copy(self.positions)
         if planned is not LoadPath.STREAM and why is not None:
             return LoadPath.STREAM, why
         if why is None and all(position.is_done for position in self.positions):
@@ -355,15 +355,14 @@ class LoadChoice:
         """Refuse to stream behind files that COPY or a pipe has loaded, maybe into other rows.
 
         Which options they were loaded with is not known: those of today may be the ones.
+
+        :raises ConfigurationError: if today's would make other rows
         """
-        begun = [one for one in self.positions if one.committed or one.hold]
-        copied = [one.channel for one in begun if not one.rows_inserted]
-        for pipe in dict.fromkeys((None, self.file_pipe)) if copied else ():
+        for pipe in set() if self.units is None else self.units.loaders():
             if (why := self._other_rows(pipe)) is not None:
                 raise ConfigurationError(
-                    f"{why}, and no row of channel {copied[0]!r} was streamed, so that its files may be "
-                    f"loaded that way: {_REMEDY[pipe is not None]} if they are not, or take "
-                    f"path={'copy' if pipe is None else 'pipe'!r} for the others, too. Nothing was loaded"
+                    f"{why}, and files of this source were loaded that way: {_REMEDY[pipe is not None]}, "
+                    f"or take path={'copy' if pipe is None else 'pipe'!r} for the others. Nothing was loaded"
                 )
 
     def _require_same_rows(self, pipe: str | None) -> None:
@@ -391,7 +390,7 @@ class LoadChoice:
         """
         from airflow_provider_snowpipe.spark.submit.copy_rows import row_options, why_not_copy
 
-        if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
+        if self.units is None or self.files is None or why_not_copy(self.files) is not None:
             return None
         if all(position.is_done for position in self.positions):
             return None
@@ -402,12 +401,12 @@ class LoadChoice:
             given, whose = row_options(self.files, self.options), "options of COPY"
         else:
             target = self.hook.pipe_target(pipe)
-            table = (*self.hook.database_and_schema(), self.boundary.table)
+            table = (*self.hook.database_and_schema(), self.units.table)
             if target is None or target.auto_ingest or target.table != table:
                 return None  # such a pipe is refused with a remedy before anything is loaded
             given = RowOptions.of_statement(target.statement)
             whose = f"the statement of pipe {pipe!r}"
-        found = given.differences(required, self.boundary.compressions())
+        found = given.differences(required, self.units.compressions())
         if found:
             return f"{whose} would make other rows than the stream: {'; '.join(map(str, found))}"
         for doubt in given.doubts():
@@ -421,14 +420,13 @@ class LoadChoice:
         return None
 
     def _why_not_copy(self) -> str | None:
-        if self.files is None or self.boundary is None:
+        if self.files is None or self.units is None:
             return "only files are copied, and only into a table that is named"
         from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
-        from airflow_provider_snowpipe.spark.submit.file_boundary import share_of_copy
 
         try:
             for position in self.positions:
-                share_of_copy(position, growing=self.files.form.growing)
+                position.require_whole_files()
         except PartlyStreamedError as error:
             return str(error)
         return self.only_streamed or why_not_copy(self.files)
@@ -553,4 +551,4 @@ class LoadAccount:
 
     @property
     def _query_tag(self) -> str:
-        return run_identity(self.context).query_tag
+        return query_tag(run_identity(self.context).names)

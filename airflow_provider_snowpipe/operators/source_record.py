@@ -55,8 +55,7 @@ class KnownChannel:
     :param since: when the channel took rows or was opened last, as far as runs have seen; with a time zone
     :param rows_before: rows of the source up to the checkpoint that came through an earlier channel; negative
         for rows of this channel that were sent again
-    :param copied: rows of the source up to the checkpoint that came by COPY or through a file pipe, or that
-        an earlier channel rejected
+    :param rejected: rows of the source up to the checkpoint that an earlier channel rejected
     :param earlier: the channels whose positions it has taken over, which have dead letters of their own
     """
 
@@ -64,7 +63,7 @@ class KnownChannel:
     token: str
     since: dt.datetime
     rows_before: int = 0
-    copied: int = 0
+    rejected: int = 0
     earlier: tuple[str, ...] = ()
 
     @property
@@ -79,13 +78,13 @@ class SeenChannel:
 
     :param token: its token, None where it is not known; empty where it is known to have none
     :param rows_before: rows of an earlier channel, as :class:`KnownChannel` counts them
-    :param copied: rows that this run has copied, or an earlier channel rejected
+    :param rejected: rows that an earlier channel rejected
     """
 
     channel: str
     token: str | None
     rows_before: int = 0
-    copied: int = 0
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,9 @@ class LoadedSource:
     :param split: how it was split into partitions, in words
     :param channels: what its channels' names begin with
     :param pipe: database, schema and name of the pipe
+    :param source_log: the log by which COPY or a pipe has loaded files of it, and its last entry, as
+        ``id/number``; empty for none
+    :param ledger_table: the load ledger that has these loads, None for the default
     """
 
     source: Mapping[str, Any]
@@ -109,6 +111,8 @@ class LoadedSource:
     task_id: str
     on_error: str = "abort"
     dead_letter_path: str | None = None
+    source_log: str = ""
+    ledger_table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +169,9 @@ class SourceRecord:
             found = json.loads(text)
             channels = {
                 digits: KnownChannel(
-                    name, token, dt.datetime.fromisoformat(since), int(rows), int(copied), tuple(earlier)
+                    name, token, dt.datetime.fromisoformat(since), int(rows), int(rejected), tuple(earlier)
                 )
-                for digits, (name, token, since, rows, copied, earlier) in found["channels"].items()
+                for digits, (name, token, since, rows, rejected, earlier) in found["channels"].items()
             }
             loaded = LoadedSource(**{**found["loaded"], "pipe": tuple(found["loaded"]["pipe"])})
             return cls(key, str(found["source"]), channels, loaded)
@@ -179,9 +183,15 @@ class SourceRecord:
 
     def last_checkpoints(self) -> dict[str, tuple[str, str]] | None:
         """The channel and the checkpoint that each source partition had last; None without a record."""
-        if self.loaded is None:
+        if self.loaded is None or not self.channels:
             return None
         return {digits: (one.channel, one.token) for digits, one in self.channels.items()}
+
+    @property
+    def copied(self) -> dict[str, Any]:
+        """Which log and ledger COPY or a pipe has loaded files of the source by; empty without a record."""
+        loaded = self.loaded
+        return {one: getattr(loaded, one) for one in ("source_log", "ledger_table")} if loaded else {}
 
     def require_split(self, split: str, rebind: Rebind | None) -> None:
         """Refuse a source that was loaded in other partitions, whose channels show nothing of these.
@@ -234,16 +244,17 @@ class SourceRecord:
             earlier = before.earlier
             if before.channel != one.channel:
                 earlier = before.channels if one.rows_before > 0 else ()
-            rows, copied = before.rows_before + one.rows_before, before.copied + one.copied
+            rows, rejected = before.rows_before + one.rows_before, before.rejected + one.rejected
             since = before.since if is_still else now
-            left[digits] = KnownChannel(one.channel, one.token, since, rows, copied, earlier)
+            left[digits] = KnownChannel(one.channel, one.token, since, rows, rejected, earlier)
 
         def replaced(before: Mapping[str, KnownChannel]) -> dict[str, KnownChannel]:
             both = {**before, **left}.items()
             return {n: one for n, one in both if one.channel not in empty or not is_begun(one.token)}
 
         channels = replaced(self.channels)
-        if channels == self.channels and (not channels or loaded == self.loaded):
+        is_same = loaded == self.loaded or not (channels or loaded.source_log)
+        if channels == self.channels and is_same:
             return
         try:
             # Another task may have written meanwhile what it has left of other channels.
@@ -281,7 +292,7 @@ class SourceRecord:
                 one.token,
                 one.since.isoformat(),
                 one.rows_before,
-                one.copied,
+                one.rejected,
                 one.earlier,
             )
             for digits, one in channels.items()

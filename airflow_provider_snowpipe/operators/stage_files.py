@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.bulk.ledger import STAGED, Entry, work_key
+from airflow_provider_snowpipe.bulk.ledger_entry import STAGED, Entry, work_key
 from airflow_provider_snowpipe.bulk.run_files import (
     CompactForm,
     CompactOptions,

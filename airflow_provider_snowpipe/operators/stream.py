@@ -408,6 +408,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 for one in ("on_data_loss", "commit_timeout", "rebind", "on_imbalance")
             },
             "last_checkpoints": record.last_checkpoints(),
+            "source_log": record.copied.get("source_log", ""),
             "renew": tuple(record.quiet(dt.datetime.now(dt.UTC))),
             **keys,
             **rules,
@@ -441,9 +442,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         reading: str,
         *,
         renews: bool = False,
+        copied: Mapping[str, Any] | None = None,
         sends: bool = False,
     ) -> None:
         source, pipe, now = self._source()[0], hook.pipe_name(), dt.datetime.now(dt.UTC)
+        record = self._record(hook, source)
         loaded = LoadedSource(
             self.source,
             reading,
@@ -455,8 +458,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             self.task_id,
             self.on_error,
             self.dead_letter_path or None,
+            **(copied or record.copied),
         )
-        record = self._record(hook, source)
         record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
         self._known = None
 

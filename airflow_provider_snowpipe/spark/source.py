@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument
-from airflow_provider_snowpipe.streaming.checkpoint import Binding
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, Rebind
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import channel_name
@@ -321,16 +321,19 @@ class Source(ABC):
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
         *,
-        rebinds: bool = False,
+        rebind: Rebind | None = None,
+        known_log: str = "",
     ) -> bool:
         """Write down what the run is to load, and refuse what has changed; before any channel is opened.
 
         :param partitions: the partitions by channel
         :param committed: the committed position of each channel, None for NULL
-        :param rebinds: True where a new channel may have a partition that was given to another one
+        :param rebind: where it is given, a new channel may have a partition that was given to another one
+        :param known_log: the log of the source that COPY or a pipe has written last, and its last entry, as
+            ``id/number``; empty for none known
         :return: False where they are others now: list the partitions again
         :raises SourcePositionError: if rows that were taken have changed
-        :raises SourceChangedError: if the rows were given to another channel
+        :raises SourceChangedError: if the rows were given to another channel, or that log is lost
         """
         return True
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Self
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.checkpoint import balanced, held_apart, position_of, reported
+from airflow_provider_snowpipe.streaming.checkpoint import balanced, position_of, reported
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -229,7 +229,7 @@ def direction(old: str | None, new: str, offset_class: type[Offset] | None, chan
     position = position_of(new, offset_class, channel=channel)
     if old is None:
         return "rows up to the new token will not be read"
-    committed = position_of(held_apart(old)[0] or "", offset_class, channel=channel)
+    committed = position_of(old, offset_class, channel=channel)
     if position == committed:
         return "the token stays as it is"
     if position < committed:

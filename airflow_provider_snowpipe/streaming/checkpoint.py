@@ -7,24 +7,18 @@ doubled row, or a rejected row that nobody has reported.
 
 Grammar (docs/reference/checkpoints.md)::
 
-    token   = position "~" code version "." binding "." rows "." run "." errors [ "." hold ]
-    hold    = unit "-" line "-" day "-" work [ "-" pipe ]
+    token   = position "~" code version "." binding "." rows "." run "." errors
 
 for example ``messages_1.log:20~f1.9c0f6a2d41b7e3aa.120.20261128T0205Z-3f.0``.
-
-A checkpoint with a *hold* is not committed: COPY or a pipe is loading the files up to its position. No
-stream reads it as a position, so that no row is sent that is being loaded otherwise.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import re
 from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Self
-from urllib.parse import quote, unquote
 
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -35,7 +29,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     Offset,
-    UnitOffset,
     offset_class_of_code,
 )
 
@@ -55,7 +48,7 @@ _MOST_RUN = 20
 _COUNT = r"0|[1-9][0-9]{0,14}"
 _FORM = re.compile(
     rf"(?P<position>.+)~(?P<code>[a-z])(?P<version>[1-9][0-9]?)\.(?P<binding>[0-9a-f]{{16}})\.(?P<rows>{_COUNT})"
-    rf"\.(?P<run>[A-Za-z0-9_-]{{1,{_MOST_RUN}}})\.(?P<errors>{_COUNT})(?:\.(?P<hold>[A-Za-z0-9_%-]+))?",
+    rf"\.(?P<run>[A-Za-z0-9_-]{{1,{_MOST_RUN}}})\.(?P<errors>{_COUNT})",
     re.ASCII | re.DOTALL,
 )
 _AS_WRITTEN = "{}~{}{}.{}.{}.{}.{}"
@@ -110,52 +103,6 @@ def run_mark(run: str, began: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A load of files that has begun, and is not known to have ended.
-
-    :param unit: number of the unit up to which the stream was before, 0 for none
-    :param line: its last line then
-    :param since: the day on which it began
-    :param work: its work in the ledger
-    :param pipe: the file pipe that was given the files, and may still load them; None for COPY
-    """
-
-    unit: int
-    line: int
-    since: dt.date
-    work: str
-    pipe: str | None = None
-
-    @classmethod
-    def of(cls, text: str) -> Self | None:
-        """Read the hold of a checkpoint; None for a text that is none."""
-        found = _HOLD.fullmatch(text)
-        if found is None:
-            return None
-        unit, line, since, work, pipe = found.groups()
-        try:
-            day = dt.datetime.strptime(since, "%Y%m%d").replace(tzinfo=dt.UTC).date()
-        except ValueError:
-            return None
-        return cls(int(unit), int(line), day, work, None if pipe is None else unquote(pipe))
-
-    def __str__(self) -> str:
-        pipe = "" if self.pipe is None else f"-{quote(self.pipe, safe='').translate(_IN_A_HOLD)}"
-        return f"{self.unit}-{self.line}-{self.since:%Y%m%d}-{self.work}{pipe}"
-
-    def before(self, file: str = "?") -> UnitOffset | None:
-        """The position that was committed when it began; None for the beginning.
-
-        :param file: the name of the unit's file, where it is known
-        """
-        return UnitOffset(self.unit, file, self.line) if self.unit else None
-
-
-_HOLD = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{8})-([0-9a-f]{12})(?:-(.+))?", re.ASCII)
-_IN_A_HOLD = str.maketrans({".": "%2E", "~": "%7E"})
-
-
-@dataclass(frozen=True, slots=True)
 class _Written:
     """A checkpoint as it is written: its parts, whatever the class of its position."""
 
@@ -166,7 +113,6 @@ class _Written:
     rows: int
     run: str
     errors: int
-    hold: Hold | None = None
 
     @classmethod
     def of(cls, token: str | None) -> Self | None:
@@ -174,15 +120,11 @@ class _Written:
         found = _FORM.fullmatch(token or "")
         if found is None:
             return None
-        position, code, version, binding, rows, run, errors, text = found.groups()
-        hold = Hold.of(text or "")
-        if text and hold is None:
-            return None
-        return cls(position, code, int(version), binding, int(rows), run, int(errors), hold)
+        position, code, version, binding, rows, run, errors = found.groups()
+        return cls(position, code, int(version), binding, int(rows), run, int(errors))
 
-    def plain(self) -> str:
-        """The checkpoint without its hold."""
-        return _AS_WRITTEN.format(*astuple(self)[:-1])
+    def __str__(self) -> str:
+        return _AS_WRITTEN.format(*astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +188,6 @@ def _parts_of(text: str, whose: str) -> _Written:
     :raises OffsetTokenError: if it is not a checkpoint that this release reads
     """
     found = _Written.of(text)
-    if found is not None and found.hold is not None:
-        raise OffsetTokenError(
-            f"{whose}a load of this partition's files has begun and is not known to have ended "
-            f"({text[:200]}): run the load task that began it, which finishes it before it streams"
-        )
     if found is None:
         raise OffsetTokenError(
             f"{whose}offset token {text[:200]!r} is not a checkpoint: another program has set it. "
@@ -289,19 +226,6 @@ def is_checkpoint(token: str | None) -> bool:
     return _Written.of(token) is not None
 
 
-def held_apart(token: str | None) -> tuple[str | None, Hold | None]:
-    """Take the hold off a token: the checkpoint without it, and the hold, None where there is none."""
-    found = _Written.of(token)
-    if found is None or found.hold is None:
-        return token, None
-    return found.plain(), found.hold
-
-
-def held(token: str, hold: Hold) -> str:
-    """Put a hold on a checkpoint."""
-    return f"{token}.{hold}"
-
-
 def position_of(token: str, positions: type[Offset] | None = None, *, channel: str | None = None) -> Offset:
     """Read the position of a token: of a checkpoint, or of a bare text whose format is named.
 
@@ -323,7 +247,7 @@ def balanced(token: str, status: ChannelStatus, positions: type[Offset] | None =
     :param positions: the class of the position; None takes that of the checkpoint
     :raises OffsetTokenError: if the position is of another class than the channel's
     """
-    known, (now, _) = None, held_apart(status.committed)
+    known, now = None, status.committed
     if now is not None and is_checkpoint(now):
         known = Checkpoint.parse(now, positions, channel=status.channel)
     if is_checkpoint(token):
@@ -349,11 +273,11 @@ def rebound(status: ChannelStatus, binding: str | None) -> str:
             f"binding is {binding!r}: give its 16 hexadecimal digits, as the error of the load shows them"
         )
     found = _Written.of(status.committed)
-    if found is None or found.hold is not None:
+    if found is None:
         raise OffsetTokenError(
             f"channel {status.channel!r} has the token {status.committed or 'NULL'}: it is not a checkpoint"
         )
-    return replace(found, binding=binding, rows=status.rows_counted).plain()
+    return str(replace(found, binding=binding, rows=status.rows_counted))
 
 
 def described(token: str) -> dict[str, object]:
@@ -361,8 +285,7 @@ def described(token: str) -> dict[str, object]:
 
     :raises OffsetTokenError: if it is not a checkpoint
     """
-    plain, hold = held_apart(token)
-    found = _parts_of(str(plain), "")
+    found = _parts_of(token, "")
     positions = offset_class_of_code(found.code)
     return {
         "position": found.position,
@@ -372,7 +295,6 @@ def described(token: str) -> dict[str, object]:
         "rows": found.rows,
         "run": found.run,
         "reported_errors": found.errors,
-        **({} if hold is None else {"hold": str(hold)}),
     }
 
 
@@ -382,9 +304,9 @@ def reported(status: ChannelStatus) -> str | None:
     :param status: the status by which they are reported
     """
     found = _Written.of(status.committed)
-    if found is None or found.hold is not None or found.errors == status.rows_error_count:
+    if found is None or found.errors == status.rows_error_count:
         return None
-    return replace(found, errors=status.rows_error_count).plain()
+    return str(replace(found, errors=status.rows_error_count))
 
 
 def excess_of(status: ChannelStatus) -> int:
@@ -401,7 +323,7 @@ def same_position(one: str | None, other: str | None) -> bool:
     first, second = _Written.of(one), _Written.of(other)
     if first is None or second is None:
         return one == other
-    parts = [(part.position, part.code, part.binding, part.hold) for part in (first, second)]
+    parts = [(part.position, part.code, part.binding) for part in (first, second)]
     return parts[0] == parts[1]
 
 

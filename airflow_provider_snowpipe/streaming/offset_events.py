@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.checkpoint import held_apart, same_position
+from airflow_provider_snowpipe.streaming.checkpoint import same_position
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll
@@ -176,9 +176,7 @@ class OffsetWatch:
 
 
 def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
-    # Under a hold the rows up to the token are still being loaded.
-    is_committed = now.token is not None and held_apart(now.token)[1] is None
-    moved = is_committed and not same_position(before.token, now.token)
+    moved = now.token is not None and not same_position(before.token, now.token)
     return moved or before.rows_until(now) > 0
 
 

@@ -15,7 +15,6 @@ from typing import Any, Self, SupportsInt
 from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     OnImbalance,
-    held_apart,
     is_checkpoint,
     position_of,
 )
@@ -27,7 +26,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     TokenWentBackError,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
-from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset, offset_class
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 
 SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
@@ -344,17 +343,12 @@ class ChannelTarget:
         return None
 
     def progress(self, status: ChannelStatus) -> Progress | None:
-        """How far the channel is, None where it owes nothing.
-
-        While COPY or a pipe loads files up to the channel's token, the position before them is committed.
-        """
+        """How far the channel is, None where it owes nothing."""
         if self.token is None:
             return None
         channel, positions = status.channel, self.positions(status.channel)
         target = position_of(self.token, positions, channel=channel)
-        committed, hold = status.committed, None
-        if isinstance(target, UnitOffset):
-            committed, hold = held_apart(committed)
+        committed = status.committed
         if committed is None:
             return Progress(None, target)
         if is_checkpoint(self.token) and is_checkpoint(committed):
@@ -365,8 +359,7 @@ class ChannelTarget:
                     f"channel {channel!r}: its target {self.token} and its committed token {found} are of "
                     "different sources or numberings. Wait for the target of the load that writes there now"
                 )
-        position = position_of(committed, type(target), channel=channel)
-        return Progress(position if hold is None else hold.before(), target)
+        return Progress(position_of(committed, type(target), channel=channel), target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ with DAG("lineage", schedule=None) as dag:
         table="T",
         source={"path": os.environ["SOURCE"]},
         channel_prefix="load",
-        rebind="restart",  # of what COPY has loaded already
         openlineage_inject_parent_job_info=True,
     )
     # A row that the table cannot hold: the run aborts, with what it sent before.
@@ -30,7 +29,7 @@ with DAG("lineage", schedule=None) as dag:
         task_id="spoiled", table="T", source={"path": os.environ["SPOILED"]}, channel_prefix="spoiled"
     )
     copied = SnowpipeLoadOperator(
-        task_id="copied", table="T", source=os.environ["SOURCE"], channel_prefix="copied", path="copy"
+        task_id="copied", table="T", source=os.environ["COPIED"], channel_prefix="copied", path="copy"
     )
     staged = SnowpipeCopyOperator(
         task_id="staged", table="T", stage="@LINEAGE_FILES/day", options={"file_format": {"type": "CSV"}}

@@ -485,7 +485,7 @@ def _load(run: Run, way: str) -> None:
         if races == "first":
             beside[0].wait()
     work = run.task(SnowpipeLoadOperator, path=way, deferrable=False, **names, **by_pipe)
-    run.again = Again("channel", run.later(work), run.later(work, "r2"), stream.add)
+    run.again = Again("folder", run.later(work), run.later(work, "r2"), stream.add)
     run.until_green(work, 40, ["PartlyStreamedError", "FilesGivenTwiceError"])
     for one in beside:
         one.wait()

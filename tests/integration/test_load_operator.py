@@ -1,7 +1,7 @@
 """``SnowpipeLoadOperator`` against a real local service: that COPY, pipe and stream fit together.
 
 What becomes of a load that dies at any call, and what is refused, is in
-``tests/unit/operators/test_file_boundary.py``.
+``tests/unit/operators/test_file_units.py``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.lineage import dataset_name
 from tests.airflow_connections import set_connection
-from tests.checkpoints import shown
 from tests.file_loads import CHANNEL, Load, load
 from tests.outlet_events import OutletEvents
 
@@ -61,23 +59,27 @@ def test_files_after_the_last_streamed_one_are_loaded_with_an_asset_event(began:
     done = operator.execute({**began.context(), "outlet_events": events})
 
     began.assert_every_row_is_there_once()
-    token = began.token
-    assert shown(token) == "3.ndjson:4"
+    assert began.token == before
     assert (done["path"], done["rows_loaded"], done["rejected"]) == (way, 6, 0)
-    loaded = {"partition": "a", "from": before, "to": token, "files": 2, "rows": 6, "rejected": 0}
-    assert done["channels"] == {CHANNEL: loaded}
-    folder = "in/p_s_a/" if way == "copy" else "p_s_a/"
-    assert [path.startswith(folder) for path in done["files"]] == [True, True]
+    assert done["partitions"] == {"a": 6}
+    assert [path.startswith("in/") for path in done["files"]] == [way == "copy"] * 2
     values = began.ti.xcoms
     assert (values["plan"]["path"], values["outcome"]["actual"]["rows"]) == (way, 6)
-    assert values["targets"][CHANNEL]["token"] == token
-    pipe = f"LOCAL.PUBLIC.{began.table}-STREAMING"
-    extra = {"pipe": pipe, "committed": True, "tokens": {CHANNEL: token}, "rows": 6}
-    assert [events[one].extra for one in outlets] == [extra, extra]
+    assert values["targets"] == {}
+    loader = "COPY" if way == "copy" else f"LOCAL.PUBLIC.{began.pipe}"
+    assert [events[one].extra for one in outlets] == [{"committed": True, "rows": 6, "loader": loader}, {}]
     assert events[outlets[0]].keys == ["a"]
     assert operator.task_lineage is not None
-    assert operator.task_lineage.channels == [LoadedChannel(CHANNEL, token, True, 6, "a", found=before)]
+    assert (operator.task_lineage.rows, operator.task_lineage.channels) == (6, ())
     assert dataset_name(operator.task_lineage.hook) == f"LOCAL.PUBLIC.{began.table}"
 
     assert began.run(**given(began, way))["rows_loaded"] == 0
     began.assert_every_row_is_there_once()
+
+
+def test_ways_take_turns_over_one_folder(began: Load) -> None:
+    for number, way in enumerate(("copy", "stream", "pipe", "copy", "stream"), 4):
+        began.write(f"{number}.ndjson")
+        path = {"path": "stream"} if way == "stream" else given(began, way)
+        assert began.run(**path)["path"] == way
+        began.assert_every_row_is_there_once()

@@ -64,7 +64,7 @@ def test_load_by_router(stack: Stack) -> None:
     (folder / "EWR" / "2013-01-02.ndjson").write_text(lines)
     copied = _done(stack, dag_id, "flood", {**params, "path": "copy"})
     assert [run.xcom("load")["path"] for run in (streamed, copied)] == ["stream", "copy"]
-    assert _positions(stack, table, channel) == ["2013-01-02.ndjson:75"]
+    assert _positions(stack, table, channel) == ["2013-01-01.ndjson:100"]
     (row,) = stack.service.sql(f"SELECT COUNT(*) AS N, COUNT(DISTINCT STATION, READING) AS D FROM {table}")
     assert (int(row["N"]), int(row["D"])) == (275, 275)
 

@@ -8,7 +8,7 @@ from airflow.providers.common.compat import sdk
 
 import airflow_provider_snowpipe
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.ledger import GivenUpError
+from airflow_provider_snowpipe.bulk.ledger_entry import GivenUpError
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once

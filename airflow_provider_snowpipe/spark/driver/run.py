@@ -143,8 +143,8 @@ class Run:
         return True
 
     def _claims(self, source: Source) -> bool:
-        rebinds = self._plan.rebind is not None
-        return source.claim(self._partitions, self._committed, rebinds=rebinds)
+        rebind, known = self._plan.rebind, self._plan.source_log
+        return source.claim(self._partitions, self._committed, rebind=rebind, known_log=known)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.

@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     excess_of,
-    held_apart,
     is_begun,
     is_checkpoint,
     source_of_token,
@@ -40,14 +39,14 @@ class LastSeen:
     """What the last run has seen of a channel.
 
     :param rows_before: rows of the source that an earlier channel inserted
-    :param copied: rows that no channel inserted
+    :param rejected: rows that an earlier channel rejected
     :param channels: it and the earlier ones
     """
 
     channel: str
     token: str
     rows_before: int = 0
-    copied: int = 0
+    rejected: int = 0
     channels: tuple[str, ...] = ()
 
 
@@ -85,7 +84,7 @@ def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> Channe
     token = status.committed
     found: Checkpoint | None = None
     notes: tuple[str, ...] = ()
-    if token is not None and is_checkpoint(token) and held_apart(token)[1] is None:
+    if token is not None and is_checkpoint(token):
         try:
             found = Checkpoint.parse(token)
         except OffsetTokenError as error:
@@ -106,8 +105,6 @@ def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen
     if token is None:
         if seen is not None and not is_begun(seen.token, status):
             yield f"it has no token, and {seen.token} was known: it was dropped, recreated or has expired"
-    elif held_apart(token)[1] is not None:
-        yield "a load of files has begun and is not known to have ended: run the task that began it"
     elif not is_checkpoint(token):
         if seen is None or is_checkpoint(seen.token):
             yield f"its token {token[:100]!r} is not a checkpoint: another program has set it"
@@ -213,7 +210,7 @@ class SourceAudit:
             letters, kind = partition.open_dead_letters, partition.offset_class
             opened = (letters(self.dead_letter_path, name, kind, None) for name in seen.channels)
             aside = sum(store.count(position) for store in opened)
-        sent = (one.rows or 0) + seen.rows_before + seen.copied
+        sent = (one.rows or 0) + seen.rows_before + seen.rejected
         whose = f"channel {one.channel!r}: "
         audited = replace(one, source_rows=rows, dead_lettered=aside)
         if changed is not None and changed.startswith(whose):

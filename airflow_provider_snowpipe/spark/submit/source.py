@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, held_apart, position_of, source_changed
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, position_of, source_changed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -219,11 +219,10 @@ def channel_backlogs(
     for one in source.partitions():
         channel, position = f"{channels}{one.name}", None
         if channel in committed:
-            token, hold = held_apart(committed[channel])
-            checkpoint = Checkpoint.parse(str(token), one.offset_class, channel=channel)
+            checkpoint = Checkpoint.parse(committed[channel], one.offset_class, channel=channel)
             if checkpoint.binding != one.binding.digest:
                 raise source_changed(channel, checkpoint, one.binding)
-            position = checkpoint.position if hold is None else hold.before()
+            position = checkpoint.position
         found[channel] = FileBacklog.of(one.files_behind(position) or ())
     return found
 

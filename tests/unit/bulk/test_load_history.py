@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk import load_history
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
-from airflow_provider_snowpipe.bulk.ledger import age_of_table
+from airflow_provider_snowpipe.bulk.ledger import table_state
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -217,7 +217,7 @@ class TestOlderCopies:
 
             def run(statement, values):
                 if "INFORMATION_SCHEMA" in statement:
-                    return [{"created": None if days is None else ago(days=days), "account_now": NOW}]
+                    return [{"created": days and ago(days=days), "found": 1, "account_now": NOW}]
                 asked.append((statement, list(values)))
                 if error is not None:
                     raise error
@@ -229,7 +229,10 @@ class TestOlderCopies:
         return older
 
     def test_names_are_quoted_and_values_bound(self):
-        statement, values = age_of_table(("my db", "S", 'T"x'))
+        asked = []
+        row = {"created": None, "found": None, "account_now": NOW}
+        table_state(lambda *given: asked.extend(given) or [row], ("my db", "S", 'T"x'))
+        statement, values = asked
         assert 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s' in statement
         assert values == ["S", 'T"x']
 

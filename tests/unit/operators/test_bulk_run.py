@@ -14,7 +14,8 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
-from airflow_provider_snowpipe.bulk.ledger import Entry, Ledger
+from airflow_provider_snowpipe.bulk.ledger import Ledger
+from airflow_provider_snowpipe.bulk.ledger_entry import Entry
 from airflow_provider_snowpipe.bulk.run_files import RunManifest, WrittenFile, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage

@@ -180,7 +180,7 @@ class TestForce:
         copying.run()
         copying.began += dt.timedelta(hours=1)
 
-        with pytest.raises(AirflowException, match=r"same id"):
+        with pytest.raises(AirflowException, match="deleted run"):
             copying.run(number=2)
         assert sorted(copying.account.rows) == rows_of(*FILES)
 
@@ -414,7 +414,7 @@ class TestRunAgain:
 
     @pytest.mark.parametrize(
         ("options", "run", "words"),
-        [({}, "r1", "TRUNCATE"), ({}, "r2", "TRUNCATE"), (FORCED, "r1", "TRUNCATE"), ({}, "r1", " at 20")],
+        [({}, "r1", "TRUNCATE"), ({}, "r2", "TRUNCATE"), (FORCED, "r1", "TRUNCATE"), ({}, "r1", " of 20")],
     )
     def test_files_of_a_table_with_other_rows_are_not_taken_for_loaded(
         self, copying: Copying, options: Options, run: str, words: str

@@ -8,14 +8,17 @@ import shutil
 import time
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.cli.definition import parser
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, Ndjson
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.loaded_folder import new, variables
 from tests.local_connection import ids
+from tests.unit.operators.account_in_task import task_context
 
 __all__ = ["new", "variables"]
 
@@ -153,6 +156,32 @@ def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new)
     new.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 3")
     with pytest.raises(SystemExit, match="row 2 only"):
         rebuild(new)
+
+
+def test_what_copy_has_loaded_is_known_to_the_new_log(load):
+    def copy():
+        task = SnowpipeLoadOperator(
+            task_id="copy", source={"path": str(load.folder)}, path="copy", table=load.table,
+            channel_prefix="d", snowflake_conn_id=load.conn_id,
+        )  # fmt: skip
+        task.execute(task_context())
+
+    for name in ("a/0.ndjson", "c/1.ndjson"):
+        load.write(name)
+    copy()
+    lose_log(load)
+    for name in ("a/3.ndjson", "c/0.ndjson"):
+        load.write(name)
+    (load.folder / "c/1.ndjson").rename(load.folder / "c/9.ndjson")
+    for again in (load.run, copy):
+        with pytest.raises((SnowpipeError, AirflowFailException), match="files rebuild"):
+            again()
+    rebuild(load)
+    copy()
+    load.write("a/0.ndjson")
+    load.run()
+    copy()
+    assert rows(load) == all_rows(load)
 
 
 def test_a_log_that_is_there_is_left_alone_and_an_interrupted_rebuild_is_finished(load, monkeypatch):

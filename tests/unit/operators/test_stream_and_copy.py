@@ -237,14 +237,9 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
 
 
 def test_what_an_interrupted_copy_has_loaded_counts_with_the_rest() -> None:
-    channel = {"partition": "p", "from": None, "to": "a:2", "files": 1, "rows": 2, "rejected": 1}
-    one = {"rows_loaded": 2, "rejected": 1, "files": {"a": 1}, "loaded_before": {}}
-    two = {"rows_loaded": 3, "rejected": 1, "files": {"b": 2}, "loaded_before": {"c": 3}}
-    later = {**channel, "from": "a:2", "to": "b:3", "rows": 3}
-    found = joined_value(
-        {**one, "bytes": 4, "channels": {"c": channel}}, {**two, "bytes": 5, "channels": {"c": later}}
-    )
+    one = {"rows_loaded": 2, "rejected": 1, "bytes": 4, "files": {"a": 1}, "loaded_before": {}}
+    two = {"rows_loaded": 3, "rejected": 1, "bytes": 5, "files": {"b": 2}, "loaded_before": {"c": 3}}
+    found = joined_value({**one, "partitions": {"p": 2}}, {**two, "partitions": {"p": 2, "q": 1}})
 
     loads = {"rows_loaded": 5, "rejected": 2, "files": {"a": 1, "b": 2}, "loaded_before": {"c": 3}}
-    both = {"partition": "p", "from": None, "to": "b:3", "files": 2, "rows": 5, "rejected": 2}
-    assert found == {**loads, "bytes": 9, "channels": {"c": both}}
+    assert found == {**loads, "bytes": 9, "partitions": {"p": 4, "q": 1}}

@@ -149,7 +149,7 @@ def test_spark_is_started_where_the_rows_are_not_known(lab, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize(("ending", "limit", "starts"), [("", 20, False), ("", 19, True), (".gz", 159, True)])
 def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, starts):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._BYTES_A_SECOND", limit)
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.partition._BYTES_A_SECOND", limit)
     path = lab.write("a/2.ndjson", 2)
     if ending:
         path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))

@@ -204,7 +204,7 @@ class TestPrepare:
         assert source.for_target.call_args.args == (PIPE.address(URL),)
         committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
         assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
-        assert [given.kwargs["rebinds"] for given in source.claim.call_args_list] == [False, True]
+        assert [given.kwargs["rebind"] for given in source.claim.call_args_list] == [None, "continue"]
 
     @pytest.mark.parametrize("skip", range(5))
     def test_rejected_rows_of_a_taken_over_channel_are_logged_first(self, snowpipe, make_run, caplog, skip):

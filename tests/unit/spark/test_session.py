@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
-from airflow_provider_snowpipe.spark.sources.files.reader import Resume
+from airflow_provider_snowpipe.spark.sources.files.partition import Resume
 from airflow_provider_snowpipe.spark.sources.tables import plan_order
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

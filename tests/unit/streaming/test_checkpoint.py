@@ -1,6 +1,5 @@
 """The offset token says whose rows these are, how they are numbered and how many, and what was reported."""
 
-import datetime as dt
 from dataclasses import dataclass, replace
 
 import pytest
@@ -11,14 +10,11 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Binding,
     ChannelSource,
     Checkpoint,
-    Hold,
     Start,
     balanced,
     check_balance,
     described,
     excess_of,
-    held,
-    held_apart,
     is_begun,
     is_checkpoint,
     position_of,
@@ -42,18 +38,12 @@ from airflow_provider_snowpipe.streaming.offsets import (
     LexicographicOffset,
     TopicPartitionOffset,
 )
-from airflow_provider_snowpipe.streaming.progress import (
-    SUCCESS,
-    ChannelStatus,
-    ChannelTarget,
-)
+from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 from tests.refusals import refused
 
 TOKEN = "a:9~f1.00112233445566aa.12.r1.3"
 AUTHORS = "Z9~x1.00112233445566aa.12.r1.3"
 OF_NUMBERS = "5~i1.00112233445566aa.12.r1.3"
-HELD = f"{TOKEN}.2-10-20260301-abcdef012345"
-HELD_NUMBER = f"{OF_NUMBERS}.2-10-20260301-abcdef012345"
 EU = Binding("files of /data/orders, partition 'eu'", "csv, header")
 US = Binding("files of /data/orders, partition 'us'", "csv, header")
 EU_OTHERWISE = Binding(EU.source, "csv, no header")
@@ -114,7 +104,7 @@ class TestText:
         assert position_of(TOKEN) == position_of(TOKEN, FileLineOffset) == FileLineOffset("a", 9)
         assert position_of("a:8", FileLineOffset) == FileLineOffset("a", 8)
         assert position_of(AUTHORS, Lettered) == Lettered("Z9")
-        wrong = [("a:8", None), (TOKEN, IntegerOffset), (HELD, FileLineOffset), (AUTHORS, None)]
+        wrong = [("a:8", None), (TOKEN, IntegerOffset), (f"{TOKEN}.2", FileLineOffset), (AUTHORS, None)]
         for token, positions in (*wrong, ("x", IntegerOffset)):
             with pytest.raises(OffsetTokenError, match="'c7'"):
                 position_of(token, positions, channel="c7")
@@ -144,7 +134,6 @@ class TestNames:
         assert EU.source_digest == EU_OTHERWISE.source_digest != US.source_digest
         assert len({one.digest for one in (EU, EU_OTHERWISE, US)}) == 3
         assert source_of_token(TOKEN) == source_of_token(AUTHORS) == "0011223344"
-        assert source_of_token(HELD) == "0011223344"
         assert source_of_token("a:9") == source_of_token("{}") == ""
         assert (str(EU), str(Binding("a topic"))) == (f"{EU.source} (csv, header)", "a topic")
 
@@ -207,7 +196,7 @@ class TestStart:
                 assert both(other) == ((THIRD, THIRD) if rebind == "continue" else (None, None))
         bare = "a" if rebind == "continue" else "a:3"
         for read in (lambda one: reads.read(one, channel="c"), lambda one: reads.start(status(one))):
-            refused(OffsetTokenError, read, [bare, HELD, OF_NUMBERS], "'c'")
+            refused(OffsetTokenError, read, [bare, OF_NUMBERS], "'c'")
 
     def test_is_recorded_of_a_channel_without_a_token_before_it_gets_rows(self):
         now, gone = replace(status(None), created_on_ms=17), ChannelStatus.missing("c")
@@ -228,8 +217,7 @@ class TestStart:
         assert connector.is_own("41")
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
-        words = ("channel 'c': a load", "run the load task")
-        refused(OffsetTokenError, connector.start, [status(HELD_NUMBER)], *words)
+        refused(OffsetTokenError, connector.start, [status(f"{OF_NUMBERS}.2")], "'c'")
         refused(OffsetTokenError, ChannelSource(IntegerOffset, EU).start, [status("41", 42)])
         refused(ConfigurationError, lambda bare: source(is_bare=bare), [True])
 
@@ -281,45 +269,3 @@ class TestSetTokens:
         for token in (None, "a:9"):
             with pytest.raises(OffsetTokenError, match=rf"'c'.*{token or 'NULL'}"):
                 rebound(status(token), "99887766554433bb")
-
-
-class TestHold:
-    """The end of a token up to whose position files are being loaded by COPY or by a pipe."""
-
-    HOLD = Hold(2, 10, dt.date(2026, 3, 1), "abcdef012345")
-
-    def test_is_taken_for_committed_by_no_reader(self):
-        now = status(HELD, 12, 9)
-
-        assert held_apart(HELD) == (TOKEN, self.HOLD)
-        assert held(TOKEN, self.HOLD) == HELD
-        assert [held_apart(one) for one in (TOKEN, None)] == [(TOKEN, None), (None, None)]
-        assert described(HELD) == {**described(TOKEN), "hold": "2-10-20260301-abcdef012345"}
-        assert not same_position(TOKEN, HELD)
-        assert same_position(HELD, HELD)
-        assert reported(now) is None
-        assert balanced("a:3", now) == "a:3~f1.00112233445566aa.21.r1.3"
-        refused(OffsetTokenError, lambda one: rebound(one, EU.digest), [now], "'c'")
-
-    @pytest.mark.parametrize("pipe", [None, "P", 'a "b" - é.~', "DB.S.P-1"])
-    def test_names_the_pipe(self, pipe):
-        hold = replace(self.HOLD, pipe=pipe)
-        assert held_apart(held(TOKEN, hold)) == (TOKEN, hold)
-
-    @pytest.mark.parametrize("text", ["copy", "1-2-20260131-xyz", "1-2-20260231-abcdef012345"])
-    def test_is_not_any_text(self, text):
-        assert not is_checkpoint(f"{TOKEN}.{text}")
-
-    def test_leaves_what_was_committed_before_to_those_who_wait(self):
-        plain = "9/a:9~u1.00112233445566aa.21.r1.3"
-        first = replace(self.HOLD, unit=0, line=0)
-        for target, hold, is_complete in (
-            ("2/x:10", self.HOLD, True),
-            ("2/x:11", self.HOLD, False),
-            ("9/a:9", self.HOLD, False),
-            ("1/a:1", first, False),
-        ):
-            owed = ChannelTarget(plain.replace("9/a:9", target))
-            progress = owed.progress(status(held(plain, hold), 12, 9))
-            assert progress is not None
-            assert progress.is_complete() is is_complete

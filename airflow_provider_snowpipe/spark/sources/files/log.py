@@ -23,7 +23,11 @@ from arro3.core import Array, DataType, Field, Schema, Table
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
-Event = Literal["unit", "channel", "committed", "archived", "deleted"]
+Event = Literal["unit", "channel", "committed", "archived", "deleted", "given up", "replaces", "table"]
+COPY = "COPY"
+"""The loader of units that COPY was given; that of a pipe is ``pipe`` and its name."""
+_PIPE = "pipe "
+_FROM = " from "
 
 _END_BYTES = 4096
 NO_ROWS = -1
@@ -48,6 +52,8 @@ class Unit:
     :param ends: digest of the first and the last bytes up to ``end``; empty for an object that cannot grow
     :param renamed_from: for a unit without rows that records a new name of its file, the unit before it
     :param node: the number that a directory's file keeps when it is renamed, 0 where there is none
+    :param loader: who loads it: empty for the stream, ``COPY``, or ``pipe`` and the pipe's name
+    :param entry: of COPY or a pipe, the number of the log's entry, whose units are one load
     """
 
     number: int
@@ -63,6 +69,8 @@ class Unit:
     ends: str = ""
     renamed_from: int = 0
     node: int = 0
+    loader: str = ""
+    entry: int = 0
 
 
 _UNIT_COLUMNS = {one.name: one.type for one in fields(Unit)}
@@ -73,6 +81,22 @@ EVENTS = Schema(
         for name, kind in {"event": "str", "at_ns": "int", "run": "str", **_UNIT_COLUMNS}.items()
     ]
 )
+
+
+def loader_of(pipe: str | None, stage: str) -> str:
+    """The loader of units as the log names it, COPY (None) or a pipe, and where it finds them."""
+    return f"{COPY if pipe is None else _PIPE + pipe}{_FROM}{stage}"
+
+
+def pipe_of(loader: str) -> str | None:
+    """The pipe of a loader, None for COPY."""
+    name = loader.partition(_FROM)[0]
+    return None if name == COPY else name.removeprefix(_PIPE)
+
+
+def stage_of(loader: str) -> str:
+    """The stage from which a loader takes its files."""
+    return loader.partition(_FROM)[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +174,31 @@ class SourceLog:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The units, by number."""
-        return [Unit(*row) for event, *row in self._rows("event", *_UNIT_COLUMNS) if event == "unit"]
+        """The units, by number, without those whose load by COPY or a pipe was given up."""
+        void = self._of_units("number", "given up")
+        rows = self._rows("event", *_UNIT_COLUMNS)
+        return [Unit(*row) for event, *row in rows if event == "unit" and row[0] not in void]
+
+    def given(self, owner: str) -> dict[int, list[Unit]]:
+        """The units of a load that COPY and pipes were given and are not known to have loaded, by entry."""
+        done = self.committed()
+        found: dict[int, list[Unit]] = {}
+        for one in self.units:
+            if one.entry and one.owner == owner and one.number not in done:
+                found.setdefault(one.entry, []).append(one)
+        return found
+
+    def table(self, owner: str) -> str:
+        """When the table was created into which COPY and pipes load files, as the account writes it."""
+        return next(reversed(self._named("table", owner)), "")
+
+    def replaced_logs(self, owner: str) -> list[str]:
+        """The ids of lost logs in whose place this one is."""
+        return self._named("replaces", owner)
+
+    def _named(self, event: Event, owner: str) -> list[str]:
+        rows = self._rows("event", "owner", "name")
+        return [name for kind, whose, name in rows if (kind, whose) == (event, owner)]
 
     def channels(self, owner: str) -> dict[str, str]:
         """The channel that each partition of a load was given to last."""
@@ -169,7 +216,7 @@ class SourceLog:
     @property
     def last_unit(self) -> int:
         """The number of the last unit, 0 for none."""
-        return max((one.number for one in self.units), default=0)
+        return max(self._of_units("number", "unit"), default=0)
 
     def times(self, event: Event) -> dict[int, int]:
         """When something happened to units, nanoseconds since 1970, by number."""
@@ -205,6 +252,7 @@ class SourceLog:
                     "file": one.name,
                     "bytes": one.end - one.start,
                     "lines_before": one.after_line,
+                    "loader": one.loader.partition(_FROM)[0] or "stream",
                     "state": next((event for event in at if one.number in at[event]), "taken"),
                     "taken_at": _text_of_time(taken_at[one.number]),
                     "taken_by": taken_by[one.number],
@@ -253,7 +301,7 @@ def plan(
     fresh, last = _fresh(found, units, owner)
     renamed = _renamed(found, fresh, last, units, contents)
     vacated = {one.name for one in renamed.values()}
-    last_in = _last_files(found, {one.partition for one in fresh})
+    last_in = last_files(found, {one.partition for one in fresh})
     new: list[tuple[tuple[Any, ...], Unit]] = []
     changed: list[Changed] = []
     for one in fresh:
@@ -351,9 +399,9 @@ def _renamed(
         unit = files.last[number]
         there = listed.get(unit.name)
         content = (unit.end, unit.modified_ns, unit.version)
-        if files.held.get(unit.name) != number or (
-            there is not None and (there.size, there.modified_ns, there.version) == content
-        ):
+        is_held = files.held.get(unit.name) == number  # another file may have its name now
+        is_there = is_held and there and (there.size, there.modified_ns, there.version) == content
+        if is_there or number in files.replaced:
             continue
         same, grown = by_content.get(content, []), by_node.get(unit.node)
         if grown is not None and grown.size > unit.end and unit.ends:
@@ -383,11 +431,12 @@ def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:
     """A unit without rows, behind which the file may grow."""
     begin = contents.goes_on(found, before) if before.ends else None
     after_line = 0 if begin is None else begin[1]
-    named = replace(before, file=found.file, name=found.name, renamed_from=before.number)
+    own = replace(before, loader="", entry=0, renamed_from=before.number)
+    named = replace(own, file=found.file, name=found.name)
     return replace(named, start=before.end, after_line=after_line)
 
 
-def _last_files(found: Sequence[Found], partitions: set[str]) -> dict[str, str]:
+def last_files(found: Sequence[Found], partitions: set[str]) -> dict[str, str]:
     """The file of each of some partitions to which something may append."""
     files: dict[str, list[str]] = {one: [] for one in partitions}
     for one in found:

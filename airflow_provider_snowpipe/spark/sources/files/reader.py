@@ -5,23 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import (
-    Behind,
     OnDataLoss,
     Partition,
     Source,
-    SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock, may_grow, reader_of
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
@@ -29,7 +24,6 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     given_to_channels,
     log_store,
     paths_above,
-    refuse_replaced,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
     NO_ROWS,
@@ -40,96 +34,57 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     Unit,
     changed_error,
     event_rows,
+    last_files,
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.remote_storage import read_ahead
+from airflow_provider_snowpipe.spark.sources.files.partition import (
+    FilePartition,
+    begun_unit,
+    committed_unit,
+    unit_of,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    ROW_NUMBER,
-    ByDirectory,
-    ColumnFormat,
-    FileFormat,
     FileGroup,
     SourceFile,
     values_of,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
-from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.checkpoint import Binding
+from airflow_provider_snowpipe.streaming.checkpoint import Rebind
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
     SourceChangedError,
-    SourcePositionError,
+    SourceUnavailableError,
 )
-from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset
 
 log = logging.getLogger(__name__)
 
-# -- Where a partition goes on: its committed offset token, and the units that the log has ---------------
-
 
 @dataclass(frozen=True, slots=True)
-class Resume:
-    """The position in a group of files just after what is committed.
+class GivenLoad:
+    """Units that COPY or a pipe was given in one entry of the log, and is not known to have loaded.
 
-    :param file_index: number of the first unit to read, from 0; the number of units if there is none left
-    :param after_line: last row of its file that is skipped, 0 for none
-    :param offset: where its reader goes on, a ``FilePosition`` of the format
-    :param done: True if that unit holds nothing behind it
+    :param units: with their files as they are now
+    :param since: when they were given
+    :param gone: numbers of those whose files are not there any more
+    :param changed: numbers of those whose files have other content, or more
     """
 
-    file_index: int
-    after_line: int
-    offset: int
-    done: bool = False
-
-
-def resume_after(group: FileGroup, form: FileFormat, committed: UnitOffset | None) -> Resume:
-    """Find the position just after the committed position, reading the committed unit up to there."""
-    if committed is None:
-        return _begin_of(group, 0)
-    index = bisect_left(group.files, committed.unit, key=_number)
-    if index == len(group.files) or group.files[index].unit != committed.unit:
-        return _begin_of(group, index)
-    file = group.files[index]
-    is_there = committed.unit not in group.gone | group.replaced
-    if group.is_complete(committed) or (not is_there and committed.line > file.after_line):
-        return Resume(index, committed.line, file.size, done=True)
-    if committed.line <= file.after_line:
-        return _begin_of(group, index)
-    resume_at = reader_of(form).position_after(file, committed.line)
-    return Resume(index, committed.line, resume_at.offset, resume_at.done)
-
-
-def _begin_of(group: FileGroup, index: int) -> Resume:
-    if index == len(group.files):
-        return Resume(index, 0, 0)
-    return Resume(index, group.files[index].after_line, group.files[index].start)
-
-
-def _number(file: SourceFile) -> int:
-    return file.unit
-
-
-def files_to_read(group: FileGroup, resume: Resume) -> Iterator[tuple[SourceFile, Resume]]:
-    """The units that may hold rows after a position, each with where to begin in it."""
-    for index in range(resume.file_index, len(group.files)):
-        resume_at = resume if index == resume.file_index else _begin_of(group, index)
-        file = group.files[index]
-        is_there = file.unit not in group.gone and file.unit not in group.replaced
-        if file.size > file.start and not resume_at.done and is_there:
-            yield file, resume_at
+    log_id: str
+    entry: int
+    loader: str
+    units: tuple[tuple[Unit, SourceFile], ...]
+    since: dt.datetime
+    gone: frozenset[int] = frozenset()
+    changed: frozenset[int] = frozenset()
 
 
 # -- The source and its partitions -----------------------------------------------------------------------
 
 _LISTS_AT_ONCE = 16
-_BYTES_A_SECOND = 256 << 20
-"""Searching for a row takes about a second in so large a file, and in a compressed one of an eighth of it."""
 
 
 class FileSource(Source):
@@ -149,6 +104,8 @@ class FileSource(Source):
         self._ignored: set[str] = set()
         self._planned: dict[str, int] = {}
         """The last unit of each partition that this run reads."""
+        self._given: dict[int, tuple[SourceFile, bool, bool]] = {}
+        """The files of units that COPY and pipes load, by number; whether they are gone, or as they were."""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the options of the object store's client."""
@@ -189,11 +146,6 @@ class FileSource(Source):
     def log(self) -> SourceLog:
         """The log, as it was read or written last."""
         return self._log
-
-    @property
-    def changed_units(self) -> frozenset[int]:
-        """The last units of the files that have other content now, and no new unit yet."""
-        return frozenset(one.before.number for one in self._changed)
 
     def _read_lists(self, store: LogStore) -> None:
         """List the files, read the log, and look for other logs, at once: a store takes its time for each.
@@ -237,7 +189,7 @@ class FileSource(Source):
             return None
 
     def _partitions(self) -> Iterator[FilePartition]:
-        spec, storage = self._spec, self._storage
+        spec = self._spec
         listed = {one.name: one for one in self._found}
         changed = {one.found.name for one in self._changed}
         units = [one for one in self._log.units if one.owner == spec.owner] + self._new
@@ -251,20 +203,24 @@ class FileSource(Source):
         groups: dict[str, list[SourceFile]] = {one.partition: [] for one in self._found}
         gone: dict[str, set[int]] = {}
         replaced: dict[str, set[int]] = {}
+        given: dict[str, list[SourceFile]] = {}
+        self._given = {}
         for one in units:
             name = files_of_units.name_of(one)
-            if files_of_units.first[one.number] in files_of_units.replaced:
-                replaced.setdefault(one.partition, set()).add(one.number)
-            elif name not in listed or name in self._ignored:
-                gone.setdefault(one.partition, set()).add(one.number)
             # The same content may have another time now; it is read as it was listed.
             seen = one if name is None or name in changed else listed.get(name, one)
-            path = storage.path(name or one.name)
-            file = SourceFile(
-                one.file, path, one.end, values_of(spec, one.name), seen.modified_ns, seen.version, storage,
-                one.number, one.start, one.after_line, one.ends,
-            )  # fmt: skip
-            groups.setdefault(one.partition, []).append(file)
+            file = self._file(one, name or one.name, seen)
+            is_other = files_of_units.first[one.number] in files_of_units.replaced
+            is_gone = not is_other and (name not in listed or name in self._ignored)
+            if one.entry and one.number not in done:
+                given.setdefault(one.partition, []).append(file)
+                is_whole = isinstance(seen, Found) and seen.size == one.end
+                is_same = is_whole and not (is_other or is_gone or name in changed)
+                self._given[one.number] = file, is_gone, is_same
+            elif not one.entry:
+                groups.setdefault(one.partition, []).append(file)
+                if is_other or is_gone:
+                    (replaced if is_other else gone).setdefault(one.partition, set()).add(one.number)
         last, why_lost = self._log.last_unit, ""
         if self._target and not self._log.number:
             why_lost = (
@@ -272,12 +228,16 @@ class FileSource(Source):
                 f"snowpipe files rebuild {spec.path}` makes it again. "
             )
         self._planned = {name: files[-1].unit for name, files in groups.items() if files}
+        for partition in given:
+            groups.setdefault(partition, [])
+        unread = {*given, *(one.found.partition for one in self._changed)}
         for partition, files in sorted(groups.items()):
             lost, other = frozenset(gone.get(partition, ())), frozenset(replaced.get(partition, ()))
             own = {file.unit: done[file.unit] for file in files if file.unit in done}
-            if files and all(file.unit in lost | other and file.unit in own for file in files):
+            is_over = all(file.unit in lost | other and file.unit in own for file in files)
+            if files and is_over and partition not in unread:
                 continue
-            group = FileGroup(partition, tuple(files), lost, other, own)
+            group = FileGroup(partition, tuple(files), lost, other, own, tuple(given.get(partition, ())))
             binding = binding_of(spec, self._log.log_id, partition, why_lost)
             yield FilePartition(partition, group, spec, self._on_data_loss, binding, last, self.run, self._at)
 
@@ -286,18 +246,44 @@ class FileSource(Source):
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
         *,
-        rebinds: bool = False,
+        rebind: Rebind | None = None,
+        known_log: str = "",
     ) -> bool:
         """Write the new units and their channels into the log; refuse files that have changed.
 
         A file of which no row is committed may be corrected: it becomes a unit again.
+
+        :raises SourceUnavailableError: if COPY or a pipe was given files and is not known to have loaded them
         """
+        if self._writes and (given := self.given()):
+            raise _given_error(self._spec, given[0])
+        corrected = self._corrected(partitions, committed)
+        if not self._writes:
+            return True
+        lost, _, last = known_log.partition("/")
+        if lost and self.lost_logs({lost: int(last)}, "Airflow", restarts=rebind == "restart"):
+            return self.replace_logs([lost])
+        if corrected:
+            return self._correct(corrected)
+        rows = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebind is not None)
+        rows += event_rows(self._new)
+        return not rows or self._append(rows)
+
+    def _corrected(
+        self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
+    ) -> set[str]:
+        """The names of changed files of which no row is committed; others are refused."""
         if self._ignored:
             names = ", ".join(sorted(self._ignored))
             log.warning("source path %r: changed files are ignored: %s", self._spec.path, names)
-        reached = {partition.name: _begun_unit(committed[name]) for name, partition in partitions.items()}
+        reached = {partition.name: begun_unit(committed[name]) for name, partition in partitions.items()}
         changed = [one for one in self._changed if one.found.name not in self._ignored]
-        is_free = [self._held[one.found.name] > reached.get(one.found.partition, 0) for one in changed]
+        copied = {one.number for one in self._log.units if one.entry} if changed else set()
+        firsts = [self._held[one.found.name] for one in changed]
+        is_free = [
+            first > reached.get(one.found.partition, 0) and first not in copied
+            for one, first in zip(changed, firsts, strict=True)
+        ]
         for channel, partition in partitions.items():
             texts = [
                 f"{one.found.name!r} ({one.text})"
@@ -306,16 +292,162 @@ class FileSource(Source):
             ]
             if texts:
                 raise changed_error(channel, texts)
-        if not self._writes:
-            return True
-        given = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebinds)
-        corrected = {one.found.name for one, free in zip(changed, is_free, strict=True) if free}
-        if corrected:
-            self._new, _ = self._plan(lambda one: one.found.name in corrected)
-            self._append(event_rows(self._new))
-            return False
-        rows = [*given, *event_rows(self._new)]
-        return not rows or self._append(rows)
+        return {one.found.name for one, free in zip(changed, is_free, strict=True) if free}
+
+    def _correct(self, names: Collection[str]) -> bool:
+        """Make units of changed files; the source has to be listed again then."""
+        self._new, _ = self._plan(lambda one: one.found.name in names)
+        self._append(event_rows(self._new))
+        return False
+
+    def given(self) -> list[GivenLoad]:
+        """The loads that COPY and pipes were given and are not known to have ended, as they were listed."""
+        found = self._log.given(self._spec.owner)
+        times = self._log.times("unit") if found else {}
+        loads = []
+        for entry, units in found.items():
+            own = [(one, *self._given[one.number]) for one in units if one.number in self._given]
+            loads.append(
+                GivenLoad(
+                    self._log.log_id,
+                    entry,
+                    units[0].loader,
+                    tuple((one, file) for one, file, _, _ in own),
+                    dt.datetime.fromtimestamp(times[units[0].number] / 1e9, dt.UTC),
+                    frozenset(one.number for one, _, is_gone, _ in own if is_gone),
+                    frozenset(one.number for one, _, is_gone, is_same in own if not (is_gone or is_same)),
+                )
+            )
+        return loads
+
+    @property
+    def last_growing(self) -> dict[str, str]:
+        """The last file of each partition, which may grow; none where files do not grow."""
+        partitions = {one.partition for one in self._new} if self._spec.form.growing else set()
+        return last_files(self._found, partitions)
+
+    def lost_logs(self, known: Mapping[str, int], whose: str, *, restarts: bool) -> list[str]:
+        """The ids of other logs than this one by which COPY and pipes were given files of the source.
+
+        :param known: the last entry of each that is known, by the ids
+        :param whose: who knows them
+        :param restarts: True where all files are to be loaded again
+        :raises SourceChangedError: if there is one; or if this one is an earlier state of itself
+        """
+        own, replaced = self._log.log_id, self._log.replaced_logs(self._spec.owner)
+        if (number := self._log.number) < known.get(own, 0):
+            number = self._store().read().number  # somebody may have written it meanwhile
+        others = {
+            one: last for one, last in known.items() if (last > number if one == own else one not in replaced)
+        }
+        if not others or (restarts and own not in others):
+            return list(others)
+        other = own if own in others else next(iter(others))
+        what = f"an earlier state of it, of entry {number}," if other == own else "another log"
+        root = self._store().storage.root
+        raise SourceChangedError(
+            f"{whose} has files of source path {self._spec.path!r} as given to COPY or a pipe up to entry "
+            f"{others[other]} of the source log {other!r}, and {what} is in {root!r}: their rows would be "
+            "loaded twice. Nothing was loaded. Bring the log back; or remove that folder, and make the log "
+            f"again by `airflow snowpipe files rebuild {self._spec.path}`, or set rebind='restart' to load "
+            "all files again"
+        )
+
+    def replace_logs(self, lost: Iterable[str]) -> bool:
+        """Write that this log is in the place of lost ones; False, since it has to be listed again then."""
+        owner = self._spec.owner
+        self._append([{"event": "replaces", "number": 0, "owner": owner, "name": one} for one in lost])
+        return False
+
+    def replace_table(self, created: str, lost: Collection[str] | None = None) -> None:
+        """Write that COPY and pipes load into another table from now on.
+
+        :param created: when it was created
+        :param lost: the partitions whose channels went with the table; what was loaded of them, and all that
+            COPY and pipes have loaded, is given up then, and its content is new. None gives up nothing
+        """
+
+        def rows() -> list[dict[str, object]]:
+            owner, done = self._spec.owner, self._log.committed()
+            if self._log.table(owner) == created:
+                return []
+            units = [one for one in self._log.units if one.owner == owner]
+            first = FilesOfUnits.of(units).first
+            is_open = (one for one in units if one.number not in done and one.end > one.start)
+            open_files = {first[one.number] for one in is_open}
+            files = {first[one.number] for one in units if one.entry or one.partition in (lost or ())}
+            files = set() if lost is None else files - open_files
+            numbers = (one.number for one in units if first[one.number] in files)
+            return [
+                *({"event": "given up", "number": number, "after_line": 0} for number in numbers),
+                {"event": "table", "number": 0, "owner": owner, "name": created},
+            ]
+
+        self._record(rows)
+
+    def give(
+        self,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+        loader: str,
+        table: str,
+    ) -> GivenLoad | None:
+        """Give all new units to COPY or a pipe, in one entry of the log.
+
+        The last file of a partition whose files grow is left to the stream.
+
+        :param table: when the table was created, empty for not known
+        :return: the units, maybe none; None where somebody else has written the log: list again
+        :raises SourcePositionError: if a file has changed whose rows are loaded
+        """
+        if self._log.given(self._spec.owner):
+            return None
+        if corrected := self._corrected(partitions, committed):
+            self._correct(corrected)
+            return None
+        entry, units = self._log.number + 1, list[Unit]()
+        for one in self._new:
+            unit = replace(one, number=self._log.last_unit + 1 + len(units))
+            if one.end == one.start:
+                units.append(unit)
+            elif one.file != self.last_growing.get(one.partition):
+                units.append(replace(unit, loader=loader, entry=entry))
+        given, now = [one for one in units if one.entry], dt.datetime.now(dt.UTC)
+        rows = event_rows(units)
+        if table and not self._log.table(self._spec.owner):
+            rows.append({"event": "table", "number": 0, "owner": self._spec.owner, "name": table})
+        if given and not self._append(rows):
+            return None
+        listed = {one.name: one for one in self._found}
+        files = [self._file(one, one.name, listed[one.name]) for one in given]
+        self._given = {one.number: (file, False, True) for one, file in zip(given, files, strict=True)}
+        return GivenLoad(self._log.log_id, entry, loader, tuple(zip(given, files, strict=True)), now)
+
+    def end(self, loaded: Collection[int], given_up: Collection[int]) -> None:
+        """Write into the log what has become of units that COPY or a pipe was given, and clean up.
+
+        :param loaded: the numbers of those whose rows are in the table
+        :param given_up: the numbers of those that are not, and never will be; their files are planned again
+        """
+
+        def rows() -> list[dict[str, object]]:
+            left = {one.number for one in self._log.units} - self._log.committed().keys()
+            what = [("committed", loaded), ("given up", given_up)]
+            return [
+                {"event": event, "number": number, "after_line": 0}
+                for event, numbers in what
+                for number in sorted(left.intersection(numbers))
+            ]
+
+        self._record(rows)
+        self._clean_up({})
+
+    def _file(self, one: Unit, name: str, seen: Unit | Found) -> SourceFile:
+        """The file of a unit, under the name that it has now."""
+        return SourceFile(
+            one.file, self._storage.path(name), one.end, values_of(self._spec, one.name), seen.modified_ns,
+            seen.version, self._storage, one.number, one.start, one.after_line, one.ends,
+        )  # fmt: skip
 
     def _append(self, rows: Sequence[dict[str, object]]) -> bool:
         added = self._store().append(self._log, rows, self.run)
@@ -331,9 +463,12 @@ class FileSource(Source):
             without a row behind the last position; False where only those up to it are
         """
         planned = {name: self._planned.get(name, 0) for name in ends}
-        reached = {name: min(_committed_unit(ends[name]), unit) for name, unit in planned.items()}
+        reached = {name: min(committed_unit(ends[name]), unit) for name, unit in planned.items()}
         lasts = planned if is_all else reached
         self._record(lambda: self._newly_committed(ends, lasts))
+        self._clean_up(lasts)
+
+    def _clean_up(self, lasts: Mapping[str, int]) -> None:
         if self._writes and self._spec.after_commit != "keep":
             cleaned = self._clean(lasts)
             self._record(lambda: cleaned)
@@ -366,7 +501,7 @@ class FileSource(Source):
             pieces = of_file.get(found.name, [])
             if not pieces or found.name in changed or found.size != pieces[-1].end:
                 continue
-            if pieces[-1].number > lasts.get(found.partition, 0):
+            if not pieces[-1].entry and pieces[-1].number > lasts.get(found.partition, 0):
                 continue
             if all(at.get(one.number, latest + 1) <= latest for one in pieces) and self._dispose(
                 found, pieces
@@ -402,8 +537,8 @@ class FileSource(Source):
         marked = self._log.committed()
         rows: list[dict[str, object]] = []
         for one in self._log.units:
-            end = _unit_of(ends.get(one.partition))
-            if one.owner != self._spec.owner or one.number in marked:
+            end = unit_of(ends.get(one.partition))
+            if one.owner != self._spec.owner or one.entry or one.number in marked:
                 continue
             if one.number <= lasts.get(one.partition, 0):
                 line = NO_ROWS if end is None or one.number > end.unit else 0
@@ -412,185 +547,10 @@ class FileSource(Source):
         return rows
 
 
-_MOST_NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class FilePartition(SourcePartition[Resume]):
-    """One group of files."""
-
-    name: str
-    group: FileGroup
-    spec: FileSourceSpec
-    on_data_loss: OnDataLoss
-    binding: Binding
-    last_unit: int = 0
-    run: str = ""
-    listed_at: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    offset_class: ClassVar[type[Offset]] = UnitOffset
-
-    def is_whole(self) -> bool:
-        """False where files are gone, archived or deleted ones among them."""
-        return not (self.group.gone or self.group.replaced)
-
-    def check(self, committed: Offset | None) -> None:
-        """Make sure that the log has the committed unit, and that every file behind it is there."""
-        position = _unit_of(committed)
-        if position is not None:
-            self._check_unit(position)
-        lost = [
-            file.name
-            for file in self.group.files
-            if file.unit in self.group.gone
-            and self.group.committed.get(file.unit) != NO_ROWS
-            and (
-                position is None
-                or file.unit > position.unit
-                or (file.unit == position.unit and not self.group.is_complete(position))
-            )
-        ]
-        if lost and self.on_data_loss != "skip":
-            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-            raise SourcePositionError(
-                f"{str(committed or 'nothing')!r} is committed, and files of partition {self.name!r} that "
-                f"were taken and are not all committed are gone: {', '.join(lost[:_MOST_NAMED])}{more}. "
-                "Nothing was sent. Bring them back, or set on_data_loss='skip' to go on without their rows"
-            )
-
-    def _check_unit(self, position: UnitOffset) -> None:
-        numbers = {file.unit: file.name for file in self.group.files}
-        if position.unit > self.last_unit and position.unit not in numbers:
-            raise SourcePositionError(
-                f"{str(position)!r} is committed, and the source log ends at unit {self.last_unit}: an "
-                "earlier state of the log was brought back. Bring back the last one. Nothing was sent"
-            )
-        self._refuse_replaced(position)
-        if position.unit > self.last_unit or numbers.get(position.unit) != position.file:
-            there = numbers.get(position.unit, "none of this partition")
-            raise SourcePositionError(
-                f"{str(position)!r} is committed, and unit {position.unit} of the source log is {there!r}: "
-                "the log is another one, or an earlier state of it was brought back. Nothing was sent"
-            )
-
-    def _refuse_replaced(self, position: UnitOffset) -> None:
-        """Refuse a position in the middle of content that was replaced by other content."""
-        if position.unit not in self.group.replaced or self.group.is_complete(position):
-            return
-        file = self.group.files[bisect_left(self.group.files, position.unit, key=_number)]
-        if position.line > file.after_line and self.on_data_loss != "skip":
-            raise SourcePositionError(
-                f"{str(position)!r} is committed, and other content has replaced that file before all of it "
-                "was known as committed: its last rows may be missing, and its first ones be loaded twice. "
-                "Nothing was sent. Compare table and file; on_data_loss='skip' goes on, or a reset token"
-            )
-
-    def resume(self, committed: Offset | None) -> Resume | None:
-        """Find the position just after a row, reading the committed file up to there."""
-        position = _unit_of(committed)
-        if position is not None:
-            self._refuse_replaced(position)
-        resume = resume_after(self.group, self.spec.form, position)
-        return None if next(files_to_read(self.group, resume), None) is None else resume
-
-    def is_done(self, committed: Offset | None) -> bool:
-        """Search for a file behind the committed one, and then for a row in that one unless it is large."""
-        unit = _committed_unit(committed)
-        rest = [
-            file
-            for file in self.group.files
-            if file.unit >= unit and file.unit not in self.group.gone | self.group.replaced
-        ]
-        if any(file.size > file.start for file in rest if file.unit > unit):
-            return False
-        if not self._is_within(_BYTES_A_SECOND, rest):
-            return False
-        resume_at = self.resume(committed)
-        return resume_at is None or next(self.blocks(resume_at, BatchLimits()), None) is None
-
-    def is_quick(self, committed: Offset | None) -> bool:
-        """True where the committed file is small: it is read up to the row."""
-        unit = _committed_unit(committed)
-        return self._is_within(_BYTES_A_SECOND // 32, [one for one in self.group.files if one.unit == unit])
-
-    def _is_within(self, most: int, files: Sequence[SourceFile]) -> bool:
-        """True if none of the files is larger, or than an eighth of it where it is compressed."""
-        form = self.spec.form
-        is_plain = isinstance(form, ColumnFormat)
-        return all(
-            file.size - file.start <= (most if is_plain or may_grow(file, form) else most // 8)
-            for file in files
-        )
-
-    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
-        """Read the rows as blocks of NDJSON, unit after unit."""
-        for file, block in self.blocks(resume_at, limits):
-            yield Part(
-                block.body,
-                UnitOffset(file.unit, file.name, block.first_line),
-                UnitOffset(file.unit, file.name, block.last_line),
-                block.rows,
-                types=block.types,
-            )
-
-    def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
-        """Read the rows from a position to the partition's end.
-
-        :return: blocks, each with the file that it is from
-        """
-        # It brings PyArrow, which a run without new rows need not wait for, as the reader does.
-        from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
-
-        reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
-        numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
-        files, has_footer = files_to_read(self.group, resume_at), isinstance(self.spec.form, ColumnFormat)
-        for file, start in read_ahead(files, has_footer=has_footer):
-            constants = constants_of(file, columns, self.run, self.listed_at)
-            for block in reader.blocks(
-                file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits
-            ):
-                body = with_metadata(block, constants, numbered) if columns else block.body
-                yield file, replace(block, body=body)
-            refuse_replaced(file)
-
-    def behind(self, committed: Offset | None) -> Behind:
-        """Count the files that are not committed; the one that the position is in counts with its size."""
-        return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
-
-    def recorded(self) -> UnitOffset | None:
-        """Return the last row of the last unit that the log has as committed."""
-        lines = ((one, self.group.committed.get(one.unit, 0)) for one in self.group.files)
-        return max((UnitOffset(one.unit, one.name, line) for one, line in lines if line > 0), default=None)
-
-    def row_keys(self) -> Sequence[tuple[str, ...]]:
-        """The names of its files, those of before among them; of replaced ones nobody knows which rows."""
-        replaced = {one.name_below for one in self.group.files if one.unit in self.group.replaced}
-        below = f"{self.name}/" if isinstance(self.spec.grouping, ByDirectory) else ""
-        names = {name for one in self.group.files for name in (one.name_below, f"{below}{one.name}")}
-        return [(name,) for name in sorted(names - replaced)]
-
-    def files_behind(self, committed: Offset | None) -> Sequence[FileBehind]:
-        """List the same units, the one that the position is in among them until it is known as complete."""
-        position, unit = _unit_of(committed), _committed_unit(committed)
-        first = unit + 1 if position is not None and self.group.is_complete(position) else unit
-        return [
-            FileBehind(file.unit, file.size - file.start, file.modified_ns // 1_000_000)
-            for file in self.group.files
-            if file.unit >= first and file.unit not in self.group.gone | self.group.replaced
-        ]
-
-
-def _unit_of(position: Offset | None) -> UnitOffset | None:
-    if position is None or isinstance(position, UnitOffset):
-        return position
-    raise SourcePositionError(f"{position!r} is no position of a unit, which a file source needs")
-
-
-def _begun_unit(committed: Offset | None) -> int:
-    """The last unit of which a row is committed: line 0 is the position before the first one."""
-    position = _unit_of(committed)
-    return 0 if position is None else position.unit - (position.line == 0)
-
-
-def _committed_unit(committed: Offset | None) -> int:
-    position = _unit_of(committed)
-    return 0 if position is None else position.unit
+def _given_error(spec: FileSourceSpec, load: GivenLoad) -> SourceUnavailableError:
+    names = [one.name for one, _ in load.units]
+    return SourceUnavailableError(
+        f"source path {spec.path!r}: {load.loader} was given {len(names):,} files at "
+        f"{load.since:%Y-%m-%d %H:%M %Z}, such as {names[0]!r}, and is not known to have loaded them. "
+        "Nothing was sent: run the SnowpipeLoadOperator task of this path, which ends that load first",
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -26,7 +26,14 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     found_files,
     log_store,
 )
-from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, natural_order, plan
+from airflow_provider_snowpipe.spark.sources.files.log import (
+    Found,
+    SourceLog,
+    Unit,
+    event_table,
+    natural_order,
+    plan,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import ByDirectory, FileSource, SourceFile, values_of
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, storage_of
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
@@ -57,6 +64,20 @@ class LastCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedUnits:
+    """What COPY and pipes have loaded by lost logs.
+
+    :param units: in their order
+    :param logs: the ids of these logs
+    :param table: when the table was created, empty for not known
+    """
+
+    units: Sequence[Unit]
+    logs: Collection[str]
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class RebuiltLog:
     """A log that was made again.
 
@@ -74,19 +95,31 @@ def rebuild(
     secrets: SourceSecrets,
     commits: Mapping[str, LastCommit],
     in_table: Mapping[str, int] | None = None,
+    copied: CopiedUnits | None = None,
 ) -> RebuiltLog:
     """Write a new log with all that is committed; the channels then have to get their new positions.
 
     A log that this has written before, and nobody else since, is taken as it is.
 
     :param commits: by partition, those that have committed a row
+    :param copied: what COPY and pipes have loaded
     :param in_table: the last row that the table has of each file, by name; None where it does not show that
     :raises SourcePositionError: if it is not known which files are committed; nothing is written
     """
     store, storage = log_store(spec, target, secrets), storage_of(canonical_path(spec.path), secrets)
     log = store.read()
     if not log.number:
-        rows = _entry(spec, storage, commits, in_table)
+        copied = copied or CopiedUnits([], set(), "")
+        named = [("replaces", one) for one in copied.logs] + [("table", copied.table)] * bool(copied.table)
+        rows: list[dict[str, Any]] = [
+            {"event": event, "number": 0, "owner": owner, "name": name}
+            for owner in sorted({spec.owner, *(one.owner for one in copied.units)})
+            for event, name in named
+        ]
+        for number, unit in enumerate(copied.units, 1):
+            rows.append({"event": "unit", **asdict(replace(unit, number=number, entry=1, renamed_from=0))})
+            rows.append({"event": "committed", "number": number, "after_line": 0})
+        rows = _entry(spec, storage, commits, in_table, rows)
         log = store.append(log, rows, RUN) or store.read()
     if log.number != 1 or set(log.events["run"].to_pylist()) != {RUN}:
         raise ConfigurationError(
@@ -107,16 +140,26 @@ def rebuild(
 
 
 def _entry(
-    spec: FileSource, storage: Storage, commits: Mapping[str, LastCommit], in_table: Mapping[str, int] | None
+    spec: FileSource,
+    storage: Storage,
+    commits: Mapping[str, LastCommit],
+    in_table: Mapping[str, int] | None,
+    rows: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
+    """The events of the new log: the units, the checkpoint's file last in each partition; and commits.
+
+    :param rows: the events of what COPY and pipes have loaded
+    """
     found = [one for one in found_files(spec, storage)[0] if one.partition in commits]
     reader = reader_of(spec.form)
-    units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage))
+    known = replace(SourceLog.empty(), events=event_table(rows))
+    planned, _ = plan(found, known, spec.owner, FileContents(spec, storage))
+    units = [one for one in planned if not one.renamed_from]
     counts = _Counts(spec, storage, reader)
-    rows: list[dict[str, Any]] = []
     for partition, commit in sorted(commits.items()):
         own = [one for one in units if one.partition == partition]
+        if piece := next((one.name for one in own if one.start), None):
+            raise _unknown(commit, f"{piece!r} has grown since COPY or a pipe has loaded it")
         came = {one.name: _came_ns(one, storage) for one in found if one.partition == partition}
         committed, end = _committed(own, came, commit, counts, in_table)
         for unit in (*committed, end or _gone(spec, partition, commit)):

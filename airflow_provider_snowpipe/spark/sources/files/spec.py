@@ -567,11 +567,12 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """One partition of the source: a series of units, read by their numbers.
+    """One partition of the source: the units of it that are streamed, read by their numbers.
 
     :param gone: the numbers of those whose files are not there any more
     :param replaced: the numbers of those whose files have other content, which are units of their own
     :param committed: the last lines of those of which every row was seen as committed, by number
+    :param given: units that COPY or a pipe was given and is not known to have loaded, which no stream reads
     """
 
     partition: str
@@ -579,6 +580,7 @@ class FileGroup:
     gone: frozenset[int] = frozenset()
     replaced: frozenset[int] = frozenset()
     committed: Mapping[int, int] = field(default_factory=dict)
+    given: tuple[SourceFile, ...] = ()
 
     def is_complete(self, position: UnitOffset) -> bool:
         """True where the log has a position as the end of its unit."""

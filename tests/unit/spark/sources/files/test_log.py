@@ -260,7 +260,7 @@ def test_a_log_shows_what_became_of_its_units():
     assert (log.last_unit, [one.number for one in log.live_units]) == (5, [1, 4, 5])
     assert (log.committed(), log.times("archived")) == ({2: 0, 3: logs.NO_ROWS, 5: 3}, {2: 61 * SECOND - 1})
     first, second, third, fourth, last = log.described()
-    taken = {"partition": "p", "lines_before": 0, "bytes": 4, "taken_by": "r"}
+    taken = {"partition": "p", "lines_before": 0, "bytes": 4, "taken_by": "r", "loader": "stream"}
     end = {"state": "taken", "committed_at": None}
     assert first == {"unit": 1, "file": "p/a", "taken_at": "1970-01-01T00:00:01Z", **taken, **end}
     taken.update(lines_before=1, bytes=8)

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.files import spec as files_spec
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_metadata
-from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.sources.files.partition import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

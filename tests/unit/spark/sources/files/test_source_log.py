@@ -14,7 +14,8 @@ from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
@@ -377,7 +378,13 @@ class TestOtherLoads:
         with pytest.raises(SourceChangedError, match="'d_eu'"):
             claims(planned(), "e_eu")
         assert claims(planned(), "d_eu")
-        assert claims(planned(), "e_eu", rebinds=True)
+        assert claims(planned(), "e_eu", rebind="continue")
+        for known in ("another/1", f"{planned()[0].log.log_id}/9"):
+            with pytest.raises(SourceChangedError, match=known.partition("/")[0]):
+                claims(planned(), "e_eu", known_log=known)
+        restart: dict[str, Any] = {"known_log": "another/1", "rebind": "restart"}
+        assert not claims(planned(), "e_eu", **restart)  # the log says now that it is in its place
+        assert claims(planned(), "e_eu", **restart)
         with pytest.raises(SourceChangedError, match="'e_eu'"):
             claims(planned(), "d_eu")
 

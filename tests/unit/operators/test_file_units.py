@@ -1,4 +1,4 @@
-"""Files that are streamed in one run and loaded in another: the token has a hold meanwhile."""
+"""Files that are streamed in one run and loaded in another: the source log gives each to one loader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime as dt
 import hashlib
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,16 +20,15 @@ from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSource
-from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
-from airflow_provider_snowpipe.streaming import admin, errors
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
+from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, PartitionPosition
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.checkpoint import Hold, held, held_apart
-from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
-from tests.source_log import unit_token
+from tests.source_log import states, unit_token
 from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
@@ -39,10 +37,6 @@ PIPE = "LOCAL.PUBLIC.P"
 PIPE_COPY = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'
 BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 Patch = pytest.MonkeyPatch
-
-
-def is_held(token: str | None) -> bool:
-    return held_apart(token)[1] is not None
 
 
 class Load:
@@ -92,8 +86,12 @@ class Load:
 
     @property
     def positions(self) -> dict[str, str | None]:
-        tokens = self.account.tokens.items()
-        return {name: "held" if is_held(token) else shown(token) for name, token in tokens}
+        return {name: shown(token) for name, token in self.account.tokens.items()}
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The loader of each file that the log has, and ``taken`` where it is not known to have loaded it."""
+        return states(FileSource(path=str(self.folder)), self.target)
 
     def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
         piped = {"file_pipe": "P", "poll_interval": 0.01, "load_timeout": 5.0} if self.path == "pipe" else {}
@@ -115,14 +113,8 @@ class Load:
         with pytest.raises(CrashError):
             self.run(**arguments)
 
-    def boundary(self, **spec: Any) -> FileBoundary:
-        operator = self.operator(source={"path": str(self.folder), **spec})
-        found = operator._file_boundary(operator._choice({}).path()[0])
-        assert found is not None
-        return found
-
-    def position(self, **spec: Any) -> PartitionPosition:
-        return self.boundary(**spec).positions()[0]
+    def position(self) -> PartitionPosition:
+        return self.operator(source={"path": str(self.folder)}).units().positions()[0]
 
     def assert_every_row_is_there_once(self) -> None:
         assert sorted(self.account.rows) == sorted(self.written)
@@ -173,7 +165,7 @@ class TestLoad:
         assert choice.path()[0].value == "stream"
         with pytest.raises(AirflowFailException, match="line 1"):
             load.run()
-        assert (load.account.rows, load.positions) == ([], {A: None})
+        assert (load.account.rows, load.states) == ([], {})
 
     @pytest.mark.parametrize("path", ["copy", "pipe"])
     def test_forced_path_with_another_format_is_refused_only_where_rows_were_streamed(
@@ -227,7 +219,8 @@ class TestLoad:
         monkeypatch.setattr(StageUpload, "run", growing)
         with pytest.raises(AirflowFailException, match="growing=True"):
             load.run()
-        assert (load.account.rows, load.positions[A]) == ([], None)
+        assert (load.account.rows, load.states) == ([], {})
+        monkeypatch.undo()
 
     def test_blank_lines_behind_the_last_row_do_not_count(self, load: Load) -> None:
         load.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
@@ -253,14 +246,14 @@ class TestTokens:
         ):
             load.stands(A, token)
             position = load.position()
-            names = tuple(one.name for one in position.untouched)
-            assert (names, position.has_rest, position.hold) == (untouched, has_rest, None)
+            assert (tuple(one.name for one in position.left), position.has_rest) == (untouched, has_rest)
         with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
             load.run()
         assert (load.account.rows, load.positions[A]) == ([], "1.ndjson:1")
-        load.stands(A, None)
+
+    def test_the_last_file_that_grows_is_left_to_the_stream(self, load: Load, files: list[str]) -> None:
         load.run(source={"path": str(load.folder), "format": {"type": "ndjson", "growing": True}})
-        assert (load.account.rows, load.positions[A]) == (files[:2], "1.ndjson:2")
+        assert (load.account.rows, load.states) == (files[:2], {"a/1.ndjson": "COPY"})
 
     @pytest.mark.parametrize("position", ["1.ndjson:9", "3.ndjson:1"], ids=["row", "file"])
     def test_ahead_of_the_files_it_is_refused(self, load: Load, position: str) -> None:
@@ -276,22 +269,27 @@ class TestTokens:
                 load.run()
             assert (load.account.rows, load.positions) == ([], {A: token})
 
-    def test_of_another_channel_it_is_refused_unless_rebound(self, load: Load, files: list[str]) -> None:
-        load.stream(A, "1.ndjson:2", *files[:2])
-        before = list(load.account.rows), dict(load.account.tokens)
-        with pytest.raises(AirflowFailException, match="SourceChangedError"):
-            load.run(channel_prefix="renamed")
-        assert (load.account.rows, load.account.tokens[A]) == (before[0], before[1][A])
-
-        load.run(channel_prefix="renamed", rebind="continue")
+    def test_of_the_channel_that_the_log_names_counts_for_a_renamed_dag(
+        self, load: Load, files: list[str]
+    ) -> None:
+        units = load.operator(path="stream").units()
+        assert units._source.claim(units._channels(), {A: None})
+        for token, refused in ((None, True), ("2.ndjson:1", True), ("2.ndjson:2", False)):
+            load.stands(A, token)
+            load.account.rows = list(files)
+            if refused:
+                with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
+                    load.run(channel_prefix="renamed")
+        load.write("a", "3.ndjson")
+        load.run(channel_prefix="renamed")
         load.assert_every_row_is_there_once()
-        assert load.positions == {"renamed_s_a": "2.ndjson:2"}
 
     def test_a_folder_that_was_moved_with_its_log_goes_on_and_one_without_it_is_refused(
         self, load: Load, files: list[str], tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        load.stream(A, "1.ndjson:2", *files[:2])
+        load.stream(A, "2.ndjson:2", *files)
         load.folder = load.folder.rename(tmp_path_factory.mktemp("moved") / "moved")
+        load.write("a", "3.ndjson")
         load.run()
         load.assert_every_row_is_there_once()
 
@@ -300,14 +298,44 @@ class TestTokens:
             load.run("r2")
         load.assert_every_row_is_there_once()
 
-    def test_files_without_their_log_are_refused_until_it_is_rebuilt(
-        self, load: Load, files: list[str]
+    @pytest.mark.parametrize("path", ["copy", "stream"])
+    def test_files_without_their_log_are_refused_until_all_are_to_be_loaded_again(
+        self, load: Load, files: list[str], path: str
     ) -> None:
         load.run()
         shutil.rmtree(load.folder / LOG_FOLDER)
-        with pytest.raises(AirflowFailException, match="files rebuild"):
-            load.run("r2")
-        assert load.account.rows == files
+        for prefix in ("p", "renamed"):
+            with pytest.raises(AirflowFailException, match=r"SourceChangedError.*files rebuild"):
+                load.run("r2", path=path, channel_prefix=prefix)
+        assert (load.account.rows, load.states) == (files, {})
+        if path == "stream":
+            load.operator(path=path, rebind="restart").units().require_log()
+        else:
+            load.run("r3", rebind="restart")
+        load.run("r4")
+        assert load.account.rows == files * 2
+
+    def test_an_earlier_state_of_the_log_is_refused(
+        self, load: Load, files: list[str], tmp_path: Path
+    ) -> None:
+        load.write("b", "1.ndjson")
+        load.run()
+        shutil.copytree(load.folder / LOG_FOLDER, tmp_path / "kept")
+        load.write("a", "3.ndjson")
+        load.run("r2")
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        shutil.copytree(tmp_path / "kept", load.folder / LOG_FOLDER)
+        with pytest.raises(AirflowFailException, match=r"SourceChangedError.*earlier state"):
+            load.run("r3")
+        load.assert_every_row_is_there_once()
+
+    def test_a_table_that_was_emptied_is_loaded_by_a_new_log(self, load: Load, files: list[str]) -> None:
+        load.run()
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        load.account.rows.clear()
+        load.account._copied.clear()
+        load.run("r2")
+        load.assert_every_row_is_there_once()
 
 
 class TestLateFiles:
@@ -319,20 +347,17 @@ class TestLateFiles:
         load.write("a", "3.ndjson")
         load.run()
 
-    def test_a_name_that_sorts_before_those_that_were_copied_is_copied(self, load: Load) -> None:
-        load.write("a", "1.ndjson")
-        load.write("a", "10.ndjson")
-        load.run("r2")
-
-        load.assert_every_row_is_there_once()
-        assert load.positions == {A: "10.ndjson:2"}
-
-    def test_a_copied_file_that_has_changed_is_refused(self, load: Load) -> None:
-        rows, tokens = list(load.account.rows), dict(load.account.tokens)
-        (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n{"ID": 78}\n{"ID": 79}\n')
-        with pytest.raises(AirflowFailException, match="SourcePositionError"):
+    def test_a_copied_file_that_has_grown_is_finished_by_the_stream(self, load: Load) -> None:
+        load.write("a", "2.ndjson")
+        with pytest.raises(AirflowFailException, match=r"PartlyStreamedError.*path='stream'"):
             load.run("r2")
-        assert (load.account.rows, load.account.tokens) == (rows, tokens)
+        path, why = load.operator(path="auto")._choice({"backfill": True}).path()
+        assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
+
+    def test_committed_files_are_cleaned_up(self, load: Load) -> None:
+        load.run("r2", source={"path": str(load.folder), "after_commit": "delete"})
+        assert list((load.folder / "a").iterdir()) == []
+        load.assert_every_row_is_there_once()
 
 
 def begun(load: Load) -> Load:
@@ -355,7 +380,7 @@ class TestCrashes:
         undisturbed = begun(any_load("0", path))
         undisturbed.run()
         calls = len(undisturbed.account.calls)
-        assert calls > 40
+        assert calls > 20
         for nth in range(1 + (run == "r2"), calls + 1, step):
             load = begun(any_load(str(nth), path))
             load.crash(None, AFTER, nth)
@@ -363,8 +388,10 @@ class TestCrashes:
             done = load.run(run, try_number=2 if run == "r1" else 1)
 
             load.assert_every_row_is_there_once()
-            assert load.positions == {A: "4.ndjson:2", B: "1.ndjson:2"}, nth
-            assert shown(done["channels"][A]["to"]) == "4.ndjson:2"
+            by = "COPY" if path == "copy" else "pipe P"
+            loaded = {f"a/{number}.ndjson": by for number in (2, 3, 4)}
+            assert load.states == {"a/1.ndjson": "stream taken", **loaded, "b/1.ndjson": by}, nth
+            assert sum(done["partitions"].values()) == done["rows_loaded"]
 
     def test_names_in_other_scripts_are_not_taken_for_each_other(self, load: Load) -> None:
         names = {"東京": "一月 1.ndjson", "大阪": "二月_1.ndjson", "a b": "1 .ndjson", "a_b": "1_.ndjson"}
@@ -380,33 +407,36 @@ class TestCrashes:
         begun(load).crash("submit", BEFORE)
         later = load.write("a", "4.ndjson")
         operator = load.operator(path="stream")
-        boundary = operator.boundary()
-        operator._file_loading(task_context("r2", 1, load.began)).finish(boundary)
+        with pytest.raises(errors.SourceUnavailableError, match="SnowpipeLoadOperator"):
+            operator.units()._source.claim({}, {})
+        operator._file_loading(task_context("r2", 1, load.began)).finish(operator.units())
 
         assert sorted(load.account.rows + later) == sorted(load.written)
-        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
+        assert "a/4.ndjson" not in load.states
 
 
-class TestHold:
+class TestBegun:
+    """A load that the log gives to COPY, and is not known to have ended."""
+
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> None:
         begun(load)
 
-    def test_it_is_taken_off_where_copy_fails_and_a_repaired_file_is_loaded(self, load: Load) -> None:
+    def test_it_is_given_up_where_copy_fails_and_a_repaired_file_is_loaded(self, load: Load) -> None:
         good = {load.folder / path: (load.folder / path).read_text() for path in ("a/3.ndjson", "b/1.ndjson")}
         for file in good:
             file.write_text('{"ID": "bad"}\n')
         before = list(load.account.rows)
         with pytest.raises(AirflowFailException, match="SqlError"):
             load.run()
-        assert load.positions == {A: "1.ndjson:3", B: "1.ndjson:0"}
+        assert load.states == {"a/1.ndjson": "stream taken"}
         assert load.account.rows == before
         for file, text in good.items():
             file.write_text(text)
         load.run("r2")
 
         load.assert_every_row_is_there_once()
-        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
+        assert load.positions == {A: "1.ndjson:3"}
 
     @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
     def test_of_another_folder_is_finished_by_its_own_task(
@@ -420,138 +450,205 @@ class TestHold:
 
         load.assert_every_row_is_there_once()
 
-    @pytest.mark.parametrize("change", ["grown", "gone", "streamed-one-grown"])
-    def test_what_was_loaded_counts_whatever_has_become_of_its_files(self, load: Load, change: str) -> None:
-        load.crash("submit", AFTER)
-        loaded = list(load.account.rows)
-        if change == "gone":
-            (load.folder / "a" / "3.ndjson").unlink()
-            load.run("r2")
-        else:
-            load.write("a", "3.ndjson" if change == "grown" else "1.ndjson")
-            with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
-                load.run("r2")
-        assert load.account.rows == loaded
-        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
-
     def test_a_loaded_file_that_has_other_content_since_is_refused(self, load: Load) -> None:
         load.crash("submit", AFTER)
         loaded = list(load.account.rows)
         (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n')
         for _ in range(2):
-            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*2 rows"):
+            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*overwritten"):
                 load.run("r2")
-            assert (load.account.rows, load.positions[A]) == (loaded, "held")
+            assert (load.account.rows, load.states["a/2.ndjson"]) == (loaded, "COPY")
 
-    @pytest.mark.parametrize("changes", [True, False])
-    def test_what_is_loaded_of_a_load_that_fails_has_its_token_unless_it_has_changed(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch, changes: bool
-    ) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 1)
-        third = load.folder / "a" / "3.ndjson"
-        good = third.read_text()
-        third.write_text('{"ID": "bad"}\n')
-        load.crash("submit", BEFORE, 2)
-        third.write_text(good)
-        if not changes:
-            load.run("r2")
-            load.assert_every_row_is_there_once()
-            return
-        (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n')
-        for run in ("r2", "r3"):
-            with pytest.raises(AirflowFailException, match="SourcePositionError"):
-                load.run(run)
-            assert load.positions[A] == "held"
-            assert set(load.account.rows) < set(load.written)
-            assert len(load.account.rows) == len(set(load.account.rows))
-
-    @pytest.mark.parametrize("changed", ["some", "all"])
-    def test_files_that_have_changed_before_their_load_are_loaded(self, load: Load, changed: str) -> None:
+    def test_a_file_that_is_gone_and_not_loaded_is_refused(self, load: Load) -> None:
         load.crash("submit", BEFORE)
-        running = list(load.account.statements.values())
-        files = [load.folder / path for path in ("a/2.ndjson", "a/3.ndjson", "b/1.ndjson")]
-        for file in files[: 1 if changed == "some" else 3]:
-            lines = file.read_text().replace("}", ', "N": 1}').splitlines()
-            load.written = [*(one for one in load.written if f"{one}\n" not in file.read_text()), *lines]
-            file.write_text("".join(f"{line}\n" for line in lines))
-        load.run("r2")
-
-        load.assert_every_row_is_there_once()
-        assert load.positions == {A: "3.ndjson:2" if changed == "all" else "2.ndjson:2", B: "1.ndjson:2"}
-        assert not running
-
-    def test_another_task_that_ends_a_part_leaves_the_rest(self, load: Load, monkeypatch: Patch) -> None:
-        """One has set the hold of the first channel when another one comes, and goes on meanwhile."""
-        promise = FileBoundary._set
-
-        def slow(boundary: FileBoundary, client: Any, changes: Any) -> None:
-            promise(boundary, client, changes[:1])
-            monkeypatch.setattr(FileBoundary, "_set", promise)
-            begun = load.operator().boundary().begun()
-            loader = load.operator()._file_loading(task_context("r2"))._loader(None, leaves=False)
-            loader.load(list(begun[0].paths), begun[0].hold.work)
-            promise(boundary, client, changes[1:])
-
-        monkeypatch.setattr(FileBoundary, "_set", slow)
-        load.run()
-
-        load.assert_every_row_is_there_once()
-        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
-
-    def test_a_task_whose_copy_is_given_up_moves_no_token(self, load: Load, monkeypatch: Patch) -> None:
-        run = CopyRun.load
-
-        def slow(copy: CopyRun, *given: Any) -> Any:
-            monkeypatch.setattr(CopyRun, "load", run)
-            copy.take_back()
-            return run(copy, *given)
-
-        monkeypatch.setattr(CopyRun, "load", slow)
-        before = list(load.account.rows)
-        with pytest.raises(errors.SqlError, match="given"):
-            load.run()
-        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
-        load.run("r2")
-        load.assert_every_row_is_there_once()
-
-    def test_a_task_whose_load_was_given_up_loads_nothing(self, load: Load, monkeypatch: Patch) -> None:
-        """It has set the hold, and has not planned its COPY yet."""
-        promise = FileBoundary.promise
-
-        def slow(boundary: FileBoundary, shares: Any) -> None:
-            promise(boundary, shares)
-            monkeypatch.setattr(FileBoundary, "promise", promise)
-            load.account.stages[STAGE].clear()  # so that the other one fails
-            load.operator(path="stream")._file_loading(task_context("r2")).finish(boundary)
-
-        monkeypatch.setattr(FileBoundary, "promise", slow)
-        before = list(load.account.rows)
-        with pytest.raises(errors.SqlError, match="given"):
-            load.run()
-        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
+        file = load.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.unlink()
+        with pytest.raises(AirflowFailException, match=r"3\.ndjson.*on_data_loss='skip'"):
+            load.run("r2")
+        assert load.states["a/2.ndjson"] == "COPY taken"
+        file.write_text(good)
         load.run("r3")
         load.assert_every_row_is_there_once()
 
+    def test_a_second_task_joins_the_load_of_the_first(self, load: Load, monkeypatch: Patch) -> None:
+        """It comes when the first one has written the log, and not staged a file yet."""
+        put = StageUpload.run
+
+        def slow(upload: StageUpload, files: Any) -> Any:
+            monkeypatch.setattr(StageUpload, "run", put)
+            assert load.run("r2")["rows_loaded"] == 6
+            return put(upload, files)
+
+        monkeypatch.setattr(StageUpload, "run", slow)
+        assert load.run()["path"] == "copy"
+        load.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_a_task_whose_load_is_given_up_loads_nothing(
+        self, load: Load, monkeypatch: Patch, nth: int
+    ) -> None:
+        """It has written the log, and not planned its COPY; or has planned it, and not begun."""
+        begins, calls = {1: StageUpload, 2: CopyRun}[nth], itertools.count(1)
+        work = getattr(begins, name := {1: "run", 2: "load"}[nth])
+
+        def slow(self: Any, *given: Any) -> Any:
+            if next(calls) == 1:
+                monkeypatch.setattr(begins, name, work)
+                file = load.folder / "a" / "2.ndjson"
+                file.write_text(file.read_text().replace("}", " }"))  # so that another task gives it up
+                load.written = [one for one in load.written if one not in ('{"ID": 4}', '{"ID": 5}')]
+                load.written += file.read_text().splitlines()
+                load.run("r2")
+            return work(self, *given)
+
+        monkeypatch.setattr(begins, name, slow)
+        with pytest.raises((errors.SqlError, AirflowFailException), match=r"given|written to"):
+            load.run()
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+        assert not any("taken" in one for name, one in load.states.items() if name != "a/1.ndjson")
+
     def test_it_stays_where_copy_left_out_a_file_that_it_may_have_forgotten(self, load: Load) -> None:
         """As where a try died between PUT and COPY, and the next one comes after 64 days."""
-        load.crash("SET TOKEN", BEFORE)
+        load.crash("submit", BEFORE)
         for path, content in load.account.stages[STAGE].items():
             load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
         with pytest.raises(AirflowFailException, match="load_uncertain_files"):
             load.run(try_number=2)
-        assert load.positions[A] == "held"
 
         load.account._copied.clear()
         load.run(try_number=3, options={"load_uncertain_files": True})
         load.assert_every_row_is_there_once()
 
-    def test_files_copied_before_the_token_was_set_back_are_not_copied_again(self, load: Load) -> None:
-        load.run()
-        load.stands(A, "1.ndjson:3")
-        assert load.run("r2")["rows_loaded"] == 0
+    def test_a_table_that_was_emptied_before_the_retry_gets_its_rows(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        load.account.rows.clear()
+        load.account.history.clear()
+        load.account._copied.clear()
+        load.run("r2")
+        assert sorted(load.account.rows) == sorted(load.written[3:])
 
+    def test_rows_that_were_deleted_before_it_do_not_count(self, load: Load) -> None:
+        load.run()
+        del load.account.rows[:5]
+        load.write("a", "4.ndjson")
+        load.crash("submit", AFTER)
+        load.run("r2")
+        assert sorted(load.account.rows) == sorted(load.written[5:])
+
+    def test_it_is_known_to_copy_where_the_ledger_is_lost(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        load.account.ledger.rows.clear()
+        load.run("r2")
         load.assert_every_row_is_there_once()
-        assert load.positions[A] == "3.ndjson:2"
+
+    def test_by_a_lost_log_it_is_not_begun_again(self, load: Load) -> None:
+        load.account.rows.clear()
+        load.crash("submit", BEFORE)
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        load.stands(A, None)
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run("r2")
+
+    @pytest.mark.parametrize("ended", [False, True])
+    @pytest.mark.parametrize("path", ["copy", "stream"])
+    def test_the_author_says_whether_a_replaced_table_has_it(
+        self, any_load: MakeLoad, ended: bool, path: str
+    ) -> None:
+        for rebind in ("continue", "restart"):
+            load = any_load(f"{rebind}", "copy")
+            for partition, name in (("a", "2.ndjson"), ("a", "3.ndjson"), ("b", "1.ndjson")):
+                load.write(partition, name)
+            if ended:
+                load.run()
+            else:
+                load.crash("submit", AFTER)
+            load.account.created += dt.timedelta(seconds=1)
+            if rebind == "restart":
+                load.account.rows.clear()
+                load.account._copied.clear()
+            load.write("a", "4.ndjson")
+            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*rebind='continue'"):
+                load.run("r2", path=path)
+            for run in ("r3", "r4"):
+                load.run(run, rebind=rebind)
+                load.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("path", ["copy", "pipe"])
+    def test_it_is_ended_where_it_was_staged(self, any_load: MakeLoad, path: str) -> None:
+        for number, (before, after) in enumerate([("@S/x", "@S/y"), ("@S/x", "@S"), ("@%T", "@S")]):
+            load = any_load(str(number), path)
+            load.write("a", "1.ndjson")
+            pipe = Pipe(f"{PIPE_COPY}/x FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
+            load.account.pipes[PIPE] = pipe
+            load.crash("submit" if path == "copy" else "insertFiles", AFTER, stage=before)
+            load.account.pipes[PIPE] = Pipe(pipe.statement.replace("/x", after[2:]))
+            load.write("a", "2.ndjson")
+            load.run("r2", stage=after)
+            load.assert_every_row_is_there_once()
+
+    def test_it_is_not_loaded_again_by_a_restart_in_another_table(self, any_load: MakeLoad) -> None:
+        load = any_load("other", "copy")
+        load.write("a", "1.ndjson")
+        load.run()
+        load.write("a", "4.ndjson")
+        load.crash("submit", AFTER)
+        load.account.created += dt.timedelta(seconds=1)
+        load.account.rows.clear()
+        load.account._copied.clear()
+        units = load.operator(rebind="restart").units()
+        load.run("r2", rebind="restart")
+        load.assert_every_row_is_there_once()
+        units.require_table()  # of a run that has begun before, and comes late
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+
+    def test_a_table_that_is_replaced_while_the_task_is_deferred_is_refused(self, load: Load) -> None:
+        load.run()
+        load.write("a", "4.ndjson")
+        load.account.holds = True
+        operator, context = load.operator(deferrable=True), task_context("r2")
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        load.account.created += dt.timedelta(seconds=1)
+        load.account.finish()
+        with pytest.raises(AirflowFailException, match="was replaced"):
+            operator.execute_complete(context, {"status": "success"}, **(deferred.value.kwargs or {}))
+
+    def test_a_second_load_that_begins_with_an_older_list_is_no_lost_log(
+        self, load: Load, monkeypatch: Patch
+    ) -> None:
+        positions, calls = FileUnits.positions, itertools.count(1)
+
+        def slow(units: FileUnits, **given: Any) -> list[PartitionPosition]:
+            if next(calls) == 1:
+                load.run("r2")
+            return positions(units, **given)
+
+        monkeypatch.setattr(FileUnits, "positions", slow)
+        load.run()
+        load.assert_every_row_is_there_once()
+
+    def test_a_task_of_another_run_joins_its_statement(self, load: Load, monkeypatch: Patch) -> None:
+        load.account.holds = True
+        with pytest.raises(TaskDeferred):
+            load.run(deferrable=True)
+        monkeypatch.setattr("time.sleep", lambda _: load.account.finish())
+        assert load.run("r2")["rows_loaded"] == 6
+        load.assert_every_row_is_there_once()
+        assert load.account.calls.count("cancel") == 0
+
+    def test_a_task_that_comes_back_loads_what_came_and_does_not_leave_again(self, load: Load) -> None:
+        load.account.holds = True
+        operator, context = load.operator(deferrable=True), task_context("r1", 1, load.began)
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        load.account.finish()
+        load.write("a", "4.ndjson")
+        done = operator.execute_complete(context, {"status": "success"}, **(deferred.value.kwargs or {}))
+        assert done["rows_loaded"] == 8
+        load.assert_every_row_is_there_once()
 
 
 class TestPipe:
@@ -573,7 +670,7 @@ class TestPipe:
         for path in ("pipe", "copy"):
             with pytest.raises(errors.FilesNotLoadedError):
                 piped.run(path, path=path, file_pipe="P", poll_interval=0.01, load_timeout=0.05)
-        assert is_held(piped.account.tokens[A])
+        assert piped.states["a/2.ndjson"] == "pipe P taken"
         piped.account.finish()
         piped.write("a", "4.ndjson")
         piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
@@ -589,7 +686,9 @@ class TestPipe:
         file = piped.folder / "a" / "3.ndjson"
         good = file.read_text()
         file.write_text(f"{good[::-1]}\n")
-        self.refused(piped, "SourcePositionError")
+        with pytest.raises(errors.FilesGivenTwiceError, match="may still load"):
+            piped.run("refused")
+        assert "insertFiles" not in piped.account.calls
         file.write_text(good)
         piped.account.finish()
         piped.run("r2")
@@ -600,21 +699,44 @@ class TestPipe:
         file = piped.folder / "a" / "3.ndjson"
         good = file.read_text()
         file.write_text("bad\n")
-        with pytest.raises(AirflowFailException, match="load_failed"):
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
             piped.run()
-        assert str(piped.account.tokens[A]).endswith("-P")
+        assert piped.states["a/3.ndjson"] == "pipe P taken"
         file.write_text(good)
         piped.run("r2")
 
         piped.assert_every_row_is_there_once()
-        assert piped.positions[A] == "3.ndjson:2"
+        assert piped.states["a/3.ndjson"] == "pipe P"
 
-    def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
-        long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
-        end = piped.token("a", "3.ndjson:2", 3)
-        piped.account.tokens[A] = held(end, Hold(1, 3, long_ago.date(), "0" * 12, "P"))
-        self.refused(piped, rf"SourcePositionError.*14 days.*'{re.escape(end)}' if all are")
+    def test_what_it_has_forgotten_is_not_guessed(self, piped: Load, monkeypatch: Patch) -> None:
+        piped.crash("insertFiles", AFTER)
+        (entry,) = piped.account.ledger.rows
+        del piped.account.calls[:]
+        monkeypatch.setattr("airflow_provider_snowpipe.operators.file_loading.REMEMBERED", dt.timedelta())
+        piped.account.history.clear()
+        with pytest.raises(errors.FilesGivenTwiceError, match=r"14 days.*STATE to 'loaded'"):
+            piped.run("refused")
         assert "PUT" not in piped.account.calls
+        entry["state"] = "loaded"
+        piped.run("r2")
+        piped.assert_every_row_is_there_once()
+        assert piped.states["a/3.ndjson"] == "pipe P"
+
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_what_a_dropped_pipe_has_not_loaded_is_decided_by_the_ledger(
+        self, piped: Load, holds: bool
+    ) -> None:
+        piped.account.holds = holds
+        piped.crash("insertFiles", AFTER)
+        piped.account.holds = False
+        pipe = piped.account.pipes.pop(PIPE)
+        if holds:
+            pipe.queue.clear()
+            with pytest.raises(errors.FilesGivenTwiceError, match="STATE"):
+                piped.run("refused", path="copy")
+            piped.account.ledger.rows[0]["state"] = "given up"
+        piped.run("r2", path="copy")
+        piped.assert_every_row_is_there_once()
 
     def test_what_no_pipe_can_take_is_refused_with_the_remedy(self, piped: Load) -> None:
         table = {"kind": "table", "query": "Q", "offset_column": "ID"}
@@ -641,7 +763,7 @@ class TestPipe:
         operator, context = piped.operator(deferrable=True, load_timeout=77.0), task_context("r1")
         with pytest.raises(TaskDeferred) as deferred:
             operator.execute(context)
-        assert is_held(piped.account.tokens[A])
+        assert piped.states["a/2.ndjson"] == "pipe P taken"
         return operator, context, deferred.value
 
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
@@ -656,7 +778,7 @@ class TestPipe:
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
 
         piped.assert_every_row_is_there_once()
-        assert (done["rows_loaded"], piped.positions[A]) == (6, "3.ndjson:2")
+        assert (done["rows_loaded"], piped.states["a/3.ndjson"]) == (6, "pipe P")
 
     def test_a_wait_that_takes_too_long_names_the_files_and_another_failure_is_left_alone(
         self, piped: Load
@@ -668,10 +790,10 @@ class TestPipe:
                 operator.resume_execution("__fail__", {"error": words}, context)
             assert ("FilesNotLoadedError" in str(raised.value)) == (words == late)
 
-    def test_the_worker_waits_for_copy_and_the_triggerer_for_the_pipe(
+    def test_the_worker_waits_for_all_where_an_interrupted_load_comes_first(
         self, piped: Load, monkeypatch: Patch
     ) -> None:
-        """The task that comes back knows of the pipe's files alone."""
+        """A task that comes back knows only of the load that it had left for."""
         piped.path, account = "copy", piped.account
         piped.crash("submit", BEFORE)
         piped.path = "pipe"
@@ -679,17 +801,15 @@ class TestPipe:
         account.holds = True
         pauses = itertools.count(1)
 
-        def copy_ends_in_time(_: float) -> None:
+        def loads_end_in_time(_: float) -> None:
             if next(pauses) == 30:
                 account.finish()
-                account.holds = True
 
-        monkeypatch.setattr("time.sleep", copy_ends_in_time)
-        with pytest.raises(TaskDeferred) as deferred:
-            piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
+        monkeypatch.setattr("time.sleep", loads_end_in_time)
+        value = piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
 
-        assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
-        assert (piped.positions[B], is_held(account.tokens[A])) == ("1.ndjson:2", True)
+        assert value["rows_loaded"] == len(piped.written) - 3
+        assert (piped.states["b/1.ndjson"], piped.states["a/4.ndjson"]) == ("COPY", "pipe P")
 
 
 class TestChoice:
@@ -733,35 +853,6 @@ class TestChoice:
             load.run(source=str(load.folder / "gone"))
 
 
-class TestWriters:
-    """Somebody who writes to a channel while its files are loaded is reported."""
-
-    @pytest.mark.parametrize(
-        ("name", "nth", "copied"),
-        [("SET TOKEN", 2, False), ("open", 3, False), ("submit", 1, True)],
-        ids=["after-the-hold", "after-opening-again", "after-copy"],
-    )
-    def test_a_commit_beside_the_hold_is_reported_and_its_token_stays(
-        self, load: Load, monkeypatch: Patch, name: str, nth: int, copied: bool
-    ) -> None:
-        account = begun(load).account
-        run = account.call
-
-        def call(made: str, work: Any) -> Any:
-            done = run(made, work)
-            if made == name and account.calls.count(name) == nth:
-                load.stream(A, "2.ndjson:1", "streamed")
-            return done
-
-        monkeypatch.setattr(admin, "_CONFIRM_SECONDS", 0.0)
-        monkeypatch.setattr(account, "call", call)
-        with pytest.raises(Exception, match=r"WriterActiveError|CommitTimeoutError|somebody|still"):
-            load.run()
-
-        assert ("submit" in account.calls) == copied
-        assert load.positions[A] == "2.ndjson:1"
-
-
 class TestOptions:
     def test_options_that_would_break_the_boundary_are_refused(self, load: Load) -> None:
         load.write("a", "1.ndjson")
@@ -769,9 +860,9 @@ class TestOptions:
         for name, value in refused.items():
             with pytest.raises(AirflowFailException, match=name):
                 load.run(options={name: value})
-        assert set(load.account.calls) == {"status"}
+        assert "PUT" not in load.account.calls
 
-    def test_files_loaded_in_part_fail_the_task_and_the_hold_stays(self, load: Load) -> None:
+    def test_files_loaded_in_part_fail_each_task_until_they_are_accepted(self, load: Load) -> None:
         load.write("a", "1.ndjson")
         load.append("a/1.ndjson", '{"ID": "bad"}\n')
         with pytest.raises(AirflowFailException, match="LOAD_FAILED"):  # good rows are left out
@@ -780,11 +871,17 @@ class TestOptions:
             with pytest.raises(AirflowFailException, match="FilesRejectedError"):
                 load.run(run, options={"on_error": "CONTINUE"})
             load.assert_every_row_is_there_once()
-            assert is_held(load.account.tokens[A])
+            assert load.states == {"a/1.ndjson": "COPY taken"}
+        load.write("a", "1.ndjson")
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
+            load.run("r3", options={"on_error": "CONTINUE"})
+        text = (load.folder / "a" / "1.ndjson").read_text().splitlines(keepends=True)
+        (load.folder / "a" / "1.ndjson").write_text("".join(text[:3]))
+        del load.written[2:]
 
-        assert load.run("r3", options={"on_error": "CONTINUE"}, on_error="continue")["rejected"] == 1
+        assert load.run("r4", options={"on_error": "CONTINUE"}, on_error="continue")["rejected"] == 1
         load.assert_every_row_is_there_once()
-        assert load.positions[A] == "1.ndjson:3"
+        assert load.states == {"a/1.ndjson": "COPY"}
 
 
 @pytest.mark.parametrize("path", ["auto", "copy", "pipe"])

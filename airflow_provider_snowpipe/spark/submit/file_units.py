@@ -1,0 +1,416 @@
+"""The units of a source of files that COPY and pipes load, beside those that are streamed.
+
+The source log gives each unit to one loader, in the entry that makes it. COPY takes all new files in one
+entry, which is one piece of work for any task; a stream never reads these units. What the log does not have
+as loaded is asked of the load ledger, under the work that the entry names, by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from airflow_provider_snowpipe.bulk.copy import LogEntry
+from airflow_provider_snowpipe.bulk.ledger import table_state
+from airflow_provider_snowpipe.bulk.ledger_entry import GONE, LOADED
+from airflow_provider_snowpipe.bulk.stage import plain_name
+from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
+from airflow_provider_snowpipe.spark.sources.files.listing import canonical_path
+from airflow_provider_snowpipe.spark.sources.files.log import loader_of, pipe_of, stage_of
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition, committed_unit
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, Rebind, check_balance
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    PartlyStreamedError,
+    PipeNotFoundError,
+    SourcePositionError,
+    SourceUnavailableError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from airflow_provider_snowpipe.streaming.ownership import LastCheckpoints, OwnChannel, refuse_lost
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.ledger import Ledger
+    from airflow_provider_snowpipe.spark.source import OnDataLoss
+    from airflow_provider_snowpipe.spark.sources.files.log import Unit
+    from airflow_provider_snowpipe.spark.sources.files.reader import GivenLoad
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+    from airflow_provider_snowpipe.streaming.names import PipeName
+
+
+class TableAccount(Protocol):
+    """What is asked of the hook of a table and its default pipe."""
+
+    table: Any
+
+    def account_url(self) -> str:
+        """The account's address."""
+
+    def pipe_name(self) -> PipeName:
+        """The table's default pipe."""
+
+    def channel_statuses(self, channels: Sequence[str], /) -> dict[str, ChannelStatus]:
+        """The status of channels, by name."""
+
+    def table_created(self, table: str, /) -> str | None:
+        """When a table was created, None for one that is not seen."""
+
+    def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
+        """Sign in to the ledger of loads into a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """How far a partition's rows are in the table.
+
+    :param left: its files, whole or pieces, that are not in the table; nobody was given them, or the stream
+    :param committed: the last row that was streamed, None for none
+    :param has_rest: True where the file of that row has more rows
+    :param waits: what the last file of it has got while it grows, which only a stream takes
+    :param given: its files that COPY or a pipe was given, and is not known to have loaded
+    :param rows_inserted: rows that were streamed into the channel and are visible
+    :param taken: the number of the last unit in the log
+    """
+
+    partition: str
+    channel: str
+    left: tuple[SourceFile, ...] = ()
+    committed: UnitOffset | None = None
+    has_rest: bool = False
+    waits: tuple[SourceFile, ...] = ()
+    given: tuple[SourceFile, ...] = ()
+    rows_inserted: int = 0
+    taken: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """True when no row is left."""
+        return not (self.left or self.has_rest or self.waits or self.given)
+
+    def require_whole_files(self) -> None:
+        """Refuse to give files to COPY or a pipe, which take whole ones that no stream was given.
+
+        :raises PartlyStreamedError: if there is another one
+        """
+        streamed = next((one for one in self.left if one.unit <= self.taken), None)
+        piece = next((one for one in self.left if one.start), None)
+        if self.has_rest and self.committed is not None:
+            what = f"{self.committed.file!r} is streamed up to row {self.committed.line}, and has more"
+        elif streamed is not None:
+            what = f"{streamed.name!r} was given to the stream, which has not loaded it"
+        elif piece is not None:
+            what = f"{piece.name!r} has grown, and its first {piece.after_line} lines are taken"
+        else:
+            return
+        raise PartlyStreamedError(
+            f"channel {self.channel!r}: file {what}: COPY and pipes take whole files, so that rows would be "
+            "loaded twice. Load it with path='stream'; nothing was loaded"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfLoad:
+    """The files of one load that COPY or a pipe was given.
+
+    :param source: the source's path
+    :param paths: where the files are staged: a unit never changes, so its path always has the same content
+    """
+
+    load: GivenLoad
+    source: str
+    paths: tuple[str, ...]
+
+    @classmethod
+    def of(cls, load: GivenLoad, source: str) -> FilesOfLoad:
+        """Name the paths of a load's files."""
+        paths = (f"{load.log_id}/{one.number}/{plain_name(one.file)}" for one, _ in load.units)
+        return cls(load, source, tuple(paths))
+
+    @property
+    def pipe(self) -> str | None:
+        """The pipe, None for COPY."""
+        return pipe_of(self.load.loader)
+
+    @property
+    def stage(self) -> str:
+        """Where the files are staged."""
+        return stage_of(self.load.loader)
+
+    @property
+    def work(self) -> str:
+        """The load's name in the ledger, the same for whatever task does it."""
+        return f"{self.load.log_id}/{self.load.entry}"
+
+    @property
+    def entry(self) -> LogEntry:
+        """The entry of the log that gave the files."""
+        return LogEntry(self.source, self.load.log_id, self.load.entry)
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """The files, as they are now."""
+        return [file for _, file in self.load.units]
+
+    def details(self, paths: Collection[str]) -> str:
+        """What the ledger keeps of some files: their units, by which a lost log is made again."""
+        return json.dumps([asdict(one) for one in self._units(paths)])
+
+    def numbers(self, paths: Collection[str]) -> set[int]:
+        """The units of some paths."""
+        return {one.number for one in self._units(paths)}
+
+    def _units(self, paths: Collection[str]) -> Iterator[Unit]:
+        units = zip(self.load.units, self.paths, strict=True)
+        return (unit for (unit, _), path in units if path in paths)
+
+
+_MOST_PLANS = 50
+
+
+class FileUnits:
+    """The files of a source, as they are now, and who loads them.
+
+    :param on_data_loss: ``skip`` allows that files are gone
+    :param last: what earlier runs have seen of the source's channels
+    :param ledger_table: name of the load ledger, None for the default
+    """
+
+    def __init__(
+        self,
+        spec: FileSource,
+        channel_of: Callable[[str], str],
+        hook: TableAccount,
+        on_data_loss: OnDataLoss = "fail",
+        *,
+        run: str = "0",
+        rebind: Rebind | None = None,
+        last: LastCheckpoints | None = None,
+        on_imbalance: OnImbalance = "warn",
+        ledger_table: str | None = None,
+    ) -> None:
+        self._spec = spec
+        self._on_imbalance = on_imbalance
+        self._run, self._rebind, self._last = run, rebind, last
+        self._channel_of = channel_of
+        self._hook = hook
+        self._ledger_table = ledger_table
+        self.may_lose = on_data_loss == "skip"
+        self._source = OpenedFiles(spec, on_data_loss)
+        self._source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
+        self._partitions = self._source.partitions()
+        self.table = str(hook.table)
+
+    def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
+        """How far each partition is in the table, by its channel's token; there may be no table yet."""
+        channels = list(self._channels())
+        try:
+            statuses = self._hook.channel_statuses(channels)
+        except PipeNotFoundError:
+            if not may_lack_table:
+                raise
+            statuses = {}
+        own = [
+            OwnChannel(self._channel_source(one), statuses[name], one.recorded())
+            for name, one in self._channels().items()
+            if name in statuses
+        ]
+        if not self.loaders():  # COPY and pipes need no channel, and know the table
+            refuse_lost(own, self._last)
+        return [
+            self._position(one, statuses.get(channel) or ChannelStatus.missing(channel))
+            for channel, one in zip(channels, self._partitions, strict=True)
+        ]
+
+    def _channels(self) -> dict[str, FilePartition]:
+        """The partitions by the channels that the log gives them to, or by this task's own names."""
+        known = self._source.log.channels(self._spec.owner)
+        return {known.get(one.name) or self._channel_of(one.name): one for one in self._partitions}
+
+    def shape(self, positions: Sequence[PartitionPosition], known: Mapping[str, Any]) -> DataShape:
+        """The shape of what is not in the table yet; a file that is streamed in part counts as a whole."""
+        left = []
+        for one, position in zip(self._partitions, positions, strict=True):
+            rest = position.committed.unit if position.has_rest and position.committed else 0
+            begun = (file for file in one.group.files if file.unit == rest)
+            left += [
+                ListedFile(file.path, file.size, dt.datetime.fromtimestamp(file.modified_ns / 1e9, dt.UTC))
+                for file in (*position.given, *begun, *position.left, *position.waits)
+            ]
+        partitions = max(1, sum(not position.is_done for position in positions))
+        return listing_shape(left, dt.datetime.now(dt.UTC), **{"partitions": partitions, **known})
+
+    def why_not_copy(self, positions: Sequence[PartitionPosition]) -> str | None:
+        """Why COPY would make other rows than the stream of what is not in the table, None for the same."""
+        return self._why_not_copy(file for position in positions for file in position.left)
+
+    def _why_not_copy(self, files: Iterable[SourceFile]) -> str | None:
+        reasons = (why_not_copy_file(self._spec, file) for file in files)
+        return next((why for why in reasons if why is not None), None)
+
+    def compressions(self) -> set[str]:
+        """How the files are compressed, as COPY names it."""
+        return {
+            compression_of(file, self._spec.form.compression).upper()
+            for one in self._partitions
+            for file in (*one.group.files, *one.group.given)
+        }
+
+    @property
+    def is_new(self) -> bool:
+        """True where the source has no log, which may be lost."""
+        return not self._source.log.number
+
+    @property
+    def known_log(self) -> str:
+        """The log that has given files to COPY or pipes, and its last entry, as ``id/number``; or empty."""
+        log = self._source.log
+        return f"{log.log_id}/{log.number}" if self.loaders() else ""
+
+    def loaders(self) -> set[str | None]:
+        """The pipes that have loaded files of the source, or are to; None among them for COPY."""
+        units = (one for one in self._source.log.units if one.owner == self._spec.owner and one.entry)
+        return {pipe_of(one.loader) for one in units}
+
+    def begun(self) -> list[FilesOfLoad]:
+        """The loads that COPY and pipes were given, and are not known to have ended."""
+        return [FilesOfLoad.of(one, self._path) for one in self._source.given()]
+
+    def list_again(self) -> None:
+        """List the files again, after a load that had begun has ended."""
+        self._partitions = self._source.partitions()
+
+    def give(self, pipe: str | None, stage: str) -> FilesOfLoad | None:
+        """Give all new files to COPY or a pipe; no load has begun.
+
+        :param stage: from where it loads
+        :return: None where there is none
+        :raises PartlyStreamedError: if the stream has begun one
+        :raises ConfigurationError: if COPY would make other rows of one
+        :raises SourceChangedError: if another log of the source has given files to COPY or a pipe
+        """
+        for _ in range(_MOST_PLANS):
+            positions = self.positions()
+            for position in positions:
+                position.require_whole_files()
+            if (why := self.why_not_copy(positions)) is not None:
+                raise ConfigurationError(
+                    f"{why}. Nothing was loaded: correct the file, or take path='stream'"
+                )
+            table = ""
+            if any(one.left for one in positions):
+                self.require_log()
+                table = self.require_table()
+            committed = {one.channel: one.committed for one in positions}
+            load = self._source.give(self._channels(), committed, loader_of(pipe, stage), table)
+            if load is not None:
+                return FilesOfLoad.of(load, self._path) if load.units else None
+            self.list_again()
+            if self._source.given():
+                break
+        raise SourceUnavailableError(
+            f"source {self._spec.address!r}: other loads have written the source log meanwhile. Nothing was "
+            "loaded; run again"
+        )
+
+    def require_log(self) -> None:
+        """Refuse a log in whose place another one was by which COPY or pipes were given files.
+
+        :raises SourceChangedError: if there is one, unless all is to be loaded again
+        """
+        log, last = self._source.log, dict[str, int]()
+        with self._hook.load_ledger(self.table, self._ledger_table) as ledger:
+            loads = ledger.logs(self._path, log.log_id)
+            for one, _, entry in loads:
+                last[one] = max(last.get(one, 0), entry)
+            is_over = all(state == LOADED for one, state, _ in loads if one != log.log_id)
+            restarts = self._rebind == "restart" or (
+                is_over and bool(loads) and table_state(ledger.run, ledger.target).rows == 0
+            )
+        if lost := self._source.lost_logs(last, f"the ledger {'.'.join(ledger.name)}", restarts=restarts):
+            self._source.replace_logs(lost)
+            self.list_again()
+
+    def require_table(self) -> str:
+        """Refuse another table than that of earlier loads by COPY and pipes.
+
+        :return: when it was created, empty for not known
+        :raises SourcePositionError: if there is another one, without ``rebind``
+        """
+        log, now = self._source.log, self._hook.table_created(self.table) or ""
+        if now in ("", before := log.table(self._spec.owner)) or not before:
+            return now
+        if self._rebind is None:
+            raise SourcePositionError(
+                f"table {self.table!r} was replaced, and COPY or a pipe has loaded files of source path "
+                f"{self._path!r} into the one before. Nothing was loaded: set rebind='continue' if their "
+                "rows are in this one, or rebind='restart' to load these files again"
+            )
+        lost = None
+        if self._rebind == "restart":
+            channels = self._channels()
+            tokens = self._hook.channel_statuses(list(channels))
+            lost = [one.name for name, one in channels.items() if tokens[name].committed is None]
+        with self._hook.load_ledger(self.table, self._ledger_table) as ledger:
+            ledger.replace_table(log.log_id, LOADED if lost is None else GONE)
+        self._source.replace_table(now, lost)
+        self.list_again()
+        return now
+
+    def end(self, given: FilesOfLoad, loaded: Collection[str], given_up: Collection[str] = ()) -> None:
+        """Write into the log which files of a load are in the table, and which ones never will be."""
+        self._source.end(given.numbers(loaded), given.numbers(given_up))
+
+    def clean_up(self) -> None:
+        """Archive or delete the files that are loaded, as the source says."""
+        self._source.end((), ())
+
+    @property
+    def _path(self) -> str:
+        return canonical_path(self._spec.path)
+
+    def _channel_source(self, partition: FilePartition) -> ChannelSource:
+        return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)
+
+    def _position(self, partition: FilePartition, status: ChannelStatus) -> PartitionPosition:
+        group = partition.group
+        start = self._channel_source(partition).start(status)
+        check_balance(status.channel, start.excess, self._on_imbalance)
+        committed = None if start.position is None else cast(UnitOffset, start.position)
+        partition.check(committed)
+        done, taken = {*group.gone, *group.replaced, *group.committed}, self._source.log.last_unit
+        left = [file for file in group.files if _is_behind(file, committed) and file.unit not in done]
+        resume_at = None if committed is None else partition.resume(committed)
+        begun = None if resume_at is None else next(partition.blocks(resume_at, BatchLimits()), None)
+        has_rest = begun is not None and begun[0].unit == committed_unit(committed) and begun[0] not in left
+        grows = self._source.last_growing.get(group.partition)
+        waits = [one for one in left if one.name == grows and one.unit > taken]
+        return PartitionPosition(
+            group.partition,
+            status.channel,
+            tuple(one for one in left if one not in waits),
+            committed,
+            has_rest,
+            tuple(waits),
+            group.given,
+            status.rows_inserted,
+            taken,
+        )
+
+
+def _is_behind(file: SourceFile, committed: UnitOffset | None) -> bool:
+    """True for a file of which no row is committed, and which has rows."""
+    if file.size <= file.start:
+        return False
+    if committed is None or file.unit > committed.unit:
+        return True
+    return file.unit == committed.unit and committed.line <= file.after_line
