@@ -72,7 +72,7 @@ def deaths(stack: Stack) -> Deaths:
 def _kill_worker(seen: Deaths) -> None:
     """Kill the worker of the load, and wait until the retry waits for the same driver."""
     load = seen.load
-    wait_for(lambda: all(one.exists for one in load.statuses().values()), "the driver opens no channels")
+    wait_for(lambda: load.applications, "no driver begins")
     driver = load.driver()
     seen.driver = driver.pid
     worker = driver.parent()
