@@ -44,9 +44,10 @@ class BulkDriverOperator(SparkDriverOperator):
     :param kwargs: options of ``SparkSubmitOperator``
     """
 
+    _make_plan: MakePlan
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(application=write_job_file(), **kwargs)
-        self._make_plan: MakePlan | None = None
         self._folder: str | None = None
         self._shared_folder = True
 
@@ -75,8 +76,6 @@ class BulkDriverOperator(SparkDriverOperator):
         attempt = uuid4().hex[:12]
         shared = f"{run.folder}/rows" if isinstance(run, ClusterRun) else self.work_path
         root = self._folder or _as_url(shared or str(run.directory / "rows"))
-        if self._make_plan is None:
-            raise ConfigurationError("nothing is planned: a plan is made before a driver is started")
         folder, report_path = f"{root.rstrip('/')}/{attempt}", run.plan_keys()["report_path"]
         plan = self._make_plan(self.name, folder, attempt, report_path)
         self.application_args = [run.write_plan(plan.to_json())]
