@@ -320,9 +320,8 @@ class Doctor:
             SPARK_CONNECT,
             SubmitHook,
             connect_url,
-            spark_connection,
         )
-        from airflow_provider_snowpipe.triggers.application import cluster_of
+        from airflow_provider_snowpipe.triggers.application import cluster_of, spark_connection
 
         conn_id = self.spark_conn_id or _DEFAULT_SPARK
         try:

@@ -25,7 +25,6 @@ from airflow_provider_snowpipe.operators.submission import (
     connect_url,
     require_spark_submit,
     search_path,
-    spark_connection,
 )
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.driver.plan import LOCAL_MASTER
@@ -36,6 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.triggers.application import spark_connection
 from airflow_provider_snowpipe.triggers.commit import ENDED, deferral_limit
 
 if TYPE_CHECKING:

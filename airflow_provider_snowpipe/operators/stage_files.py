@@ -341,7 +341,8 @@ class SourceFiles:
                         "below different paths, by a task for each"
                     )
                 self._found[below] = (root, key, mark)
-                files.append(SourceFile(below, size, _shown(root, key)))
+                shown = key if root.protocol in _LOCAL else f"{root.protocol}://{key}"
+                files.append(SourceFile(below, size, shown))
         return sorted(files, key=lambda file: file.below)
 
     @contextmanager
@@ -391,15 +392,8 @@ class SourceFiles:
         for key, known in sorted(found.items()):
             below = key.removeprefix(start).lstrip("/") or start.rpartition("/")[2]
             if known.get("type") == "file" and (self.pattern is None or fnmatch(below, self.pattern)):
-                yield below, key, int(known["size"]), _mark(known)
-
-
-def _mark(known: Mapping[str, Any]) -> str:
-    return str(next((known[name] for name in _MARKS if known.get(name)), ""))
-
-
-def _shown(root: Any, key: str) -> str:
-    return key if root.protocol in _LOCAL else f"{root.protocol}://{key}"
+                mark = next((known[name] for name in _MARKS if known.get(name)), "")
+                yield below, key, int(known["size"]), str(mark)
 
 
 # -- Files that Spark combines before they are put into a stage, once for the same content ---------------
