@@ -18,7 +18,7 @@ from typing import Any, Self
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
-from airflow_provider_snowpipe.spark.driver.plan import JobPlan, write_plan
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -158,7 +158,7 @@ class SparkJob:
         plan = self.plan(**changes)
         write_credentials(self.service.credentials, plan.credentials_path, self.secrets)
         path = Path(plan.report_path).with_name("plan.json")
-        write_plan(plan, path)
+        path.write_text(plan.to_json())
         return path
 
     def statuses(self, *partitions: str) -> dict[str, Any]:

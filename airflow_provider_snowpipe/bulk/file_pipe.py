@@ -146,21 +146,17 @@ class FilePipeClient:
         """
         return self._reported("insertReport", {} if begin_mark is None else {"beginMark": begin_mark})
 
-    def history_page(self, since: str, until: str) -> PipeReport:
-        """Ask for loads of a while, at most 14 days back, 10,000 at most. Snowflake limits how often.
+    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
+        """Ask for all loads of a while, page by page of 10,000. Snowflake limits how often.
 
-        :param since: the first timestamp, in ISO 8601
+        :param since: the first timestamp, at most 14 days back
         :param until: the timestamp after the last one
         :raises PipeNotFoundError: if there is no such pipe, or the role may not see it
         """
-        return self._reported("loadHistoryScan", {"startTimeInclusive": since, "endTimeExclusive": until})
-
-    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
-        """Ask for all loads of a while, page by page."""
         start, end = since.isoformat(timespec="milliseconds"), until.isoformat(timespec="milliseconds")
         found: list[FileLoad] = []
         while True:
-            page = self.history_page(start, end)
+            page = self._reported("loadHistoryScan", {"startTimeInclusive": start, "endTimeExclusive": end})
             found += page.loads
             if page.is_complete or page.next_start is None or page.next_start == start:
                 return found

@@ -6,11 +6,8 @@ import asyncio
 import datetime as dt
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.load_history import (
@@ -43,9 +40,7 @@ from airflow_provider_snowpipe.streaming.polling import (
     GATHER_SECONDS,
     PollClient,
     SharedPoll,
-    early_share,
     loop_time,
-    shared_in_loop,
 )
 
 log = logging.getLogger(__name__)
@@ -142,10 +137,9 @@ class FilesWatch:
         self, expected: ExpectedFiles, since: dt.datetime | None, tolerance: Tolerance, budget: RetryBudget
     ) -> None:
         self.expected = expected
-        self.question = HistoryQuestion(
-            names=frozenset(expected.names) if expected.prefix is None else None,
-            since=since or dt.datetime.now(dt.UTC) - REMEMBERED,
-        )
+        self.since = since or dt.datetime.now(dt.UTC) - REMEMBERED
+        names = frozenset(expected.names) if expected.prefix is None else None
+        self.question = [HistoryQuestion(names, self.since)]
         self._tolerance = tolerance
         self._failed = FailedPolls(budget)
         self._loads: dict[str, FileLoad] = {}
@@ -187,7 +181,7 @@ class FilesWatch:
 
     def _take(self, load: FileLoad) -> None:
         """Keep the newest final load of each file; a load that has not ended reports nothing yet."""
-        if load.status not in FINAL or (load.loaded_at is not None and load.loaded_at < self.question.since):
+        if load.status not in FINAL or (load.loaded_at is not None and load.loaded_at < self.since):
             return
         name = self.expected.name_of(load)
         if name is None:
@@ -240,31 +234,17 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
     )
 
 
-class HistoryPoll(SharedPoll[PolledLoads]):
-    """Asks what became of files, at the pace of the fastest waiter."""
+class HistoryPoll(SharedPoll[LoadHistory, HistoryQuestion, PolledLoads]):
+    """Asks what became of files."""
 
     def __init__(self, connect: Callable[[], Awaitable[LoadHistory]]) -> None:
-        super().__init__("snowpipe load history")
-        self._connect = connect
-        self._questions: set[HistoryQuestion] = set()
-        self._intervals: Counter[float] = Counter()
-
-    @contextmanager
-    def waiting(self, question: HistoryQuestion, interval: float) -> Iterator[None]:
-        """Have this asked as long as the block runs."""
-        self._questions.add(question)
-        self._intervals[interval] += 1
-        self._changed.set()
-        try:
-            yield
-        finally:
-            self._questions.discard(question)
-            self._intervals[interval] -= 1
-            self._intervals += Counter()  # leaves out what is 0
+        super().__init__("snowpipe load history", connect)
 
     async def answers(self) -> AsyncGenerator[PolledLoads]:
         """Poll for ever; one value for each round in which somebody waits."""
-        with PollClient("snowpipe-history", self._connect, poll_loads, _failed_poll) as client:
+        with PollClient(
+            "snowpipe-history", self._connect, poll_loads, lambda _, error: PolledLoads(error=error)
+        ) as client:
             while True:
                 while not self._questions:
                     await self._is_changed(None)
@@ -275,21 +255,6 @@ class HistoryPoll(SharedPoll[PolledLoads]):
                     client.drop()  # the next one is made from settings that may have changed
                 yield answer
                 await self._pause(began)
-
-    async def _pause(self, began: float) -> None:
-        """Wait for the interval, which a faster waiter may shorten; a new one starts no round."""
-        early, is_due = early_share(), False
-        while self._intervals and not is_due:
-            is_due = not await self._is_changed(began + min(self._intervals) * early - loop_time())
-
-
-def shared_poll(key: Hashable, connect: Callable[[], Awaitable[LoadHistory]]) -> HistoryPoll:
-    """Find the running event loop's poll of a history, or make it; it lives as long as somebody holds it."""
-    return shared_in_loop(HistoryPoll, key, partial(HistoryPoll, connect))
-
-
-def _failed_poll(_: Sequence[HistoryQuestion], error: Exception) -> PolledLoads:
-    return PolledLoads(error=error)
 
 
 def wait_for_loads(
@@ -304,7 +269,7 @@ def wait_for_loads(
     """
     deadline = time.monotonic() + timeout
     while True:
-        verdict = watch.see(poll_loads(history, [watch.question]), time.time())
+        verdict = watch.see(poll_loads(history, watch.question), time.time())
         if verdict.state is WaitState.COMPLETE:
             return dict(verdict.results)
         if verdict.state is WaitState.WAITING and time.monotonic() >= deadline:

@@ -116,25 +116,28 @@ def get_cli_commands() -> list[CLICommand]:
             description="Without --table, --pipe and --dag-id, audits all sources that this Airflow has "
             "loaded through channels. Ends with the status 1 when anything differs.",
         ),
-        _group(
-            "offsets",
-            "Read offset tokens, and give a channel to another source",
-            _command(
-                "decode",
-                "Explain an offset token",
-                _arg("token", help="as a channel has committed it"),
-                _arg("--json", action="store_true", help="print JSON"),
-            ),
-            _command(
-                "rebind",
-                "Give a channel to another source, as the argument rebind of operators does",
-                _arg("channel", help="the channel's name"),
-                _arg("rebind", choices=("continue", "restart"), help="keep its position, or begin again"),
-                _arg(
-                    "--binding", help="with continue, the binding of the other source, from the error's text"
+        GroupCommand(
+            name="offsets",
+            help="Read offset tokens, and give a channel to another source",
+            subcommands=(
+                _command(
+                    "decode",
+                    "Explain an offset token",
+                    _arg("token", help="as a channel has committed it"),
+                    _arg("--json", action="store_true", help="print JSON"),
                 ),
-                _arg("-y", "--yes", action="store_true", help="do not ask"),
-                *pipe,
+                _command(
+                    "rebind",
+                    "Give a channel to another source, as the argument rebind of operators does",
+                    _arg("channel", help="the channel's name"),
+                    _arg("rebind", choices=("continue", "restart"), help="keep its position, or begin again"),
+                    _arg(
+                        "--binding",
+                        help="with continue, the binding of the other source, from the error's text",
+                    ),
+                    _arg("-y", "--yes", action="store_true", help="do not ask"),
+                    *pipe,
+                ),
             ),
         ),
         _command(
@@ -230,12 +233,6 @@ def _command(
 
     func = lazy_load_command(f"{module}.{name}")
     return ActionCommand(name=name, help=help, description=description, func=func, args=args)
-
-
-def _group(name: str, help: str, *commands: Any) -> Any:
-    from airflow.cli.cli_config import GroupCommand
-
-    return GroupCommand(name=name, help=help, subcommands=commands)
 
 
 def _arg(*flags: str, **options: Any) -> Any:

@@ -37,7 +37,6 @@ DISTRIBUTION = "airflow-provider-snowpipe"
 CLOCK_SECONDS = 60.0
 """Snowflake refuses a key-pair JWT whose issue time is too far from the time at which it arrives ("Key Pair
 Authentication: Troubleshooting", JWT_TOKEN_INVALID_ISSUE_TIME)."""
-_SECONDS = 30.0
 _BUDGET_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
 _DEFAULT_SPARK = "spark_default"
@@ -83,7 +82,6 @@ class _Check:
     run: Callable[[], str]
     needs: tuple[str, ...] = ()
     remedy: str = ""
-    seconds: float = _SECONDS
 
 
 @dataclass(eq=False)
@@ -91,7 +89,7 @@ class Doctor:
     """The checks of one Snowflake connection, one Spark connection and this machine.
 
     :param spark_conn_id: None for ``spark_default``, which may be missing where no Spark is installed
-    :param seconds: the longest time for one check; None for 30
+    :param seconds: the longest time for one check
     """
 
     snowflake_conn_id: str
@@ -101,12 +99,11 @@ class Doctor:
     pipe: str | None = None
     database: str | None = None
     schema: str | None = None
-    seconds: float | None = None
+    seconds: float = 30.0
 
     def __post_init__(self) -> None:
         self._hook = SnowpipeHook.of(self)
         self._states: dict[str, str] = {}
-        self._connection: SnowpipeConnection | None = None
         self._key_hint = ""
         self._clock_difference: float | None = None
         self._role = ""
@@ -144,10 +141,9 @@ class Doctor:
         ended: list[tuple[str, str, str]] = []
         thread = threading.Thread(target=lambda: ended.append(self._outcome(check)), daemon=True)
         thread.start()
-        limit = check.seconds if self.seconds is None else self.seconds
-        thread.join(limit)
+        thread.join(self.seconds)
         remedy = check.remedy or "find out what it waits for: a network, a disk, a secrets backend"
-        outcome = ended[0] if ended else (FAILED, f"no answer within {limit:g} s", remedy)
+        outcome = ended[0] if ended else (FAILED, f"no answer within {self.seconds:g} s", remedy)
         return Finding(check.name, *outcome, round(time.monotonic() - began, 3))
 
     def _outcome(self, check: _Check) -> tuple[str, str, str]:
@@ -186,13 +182,8 @@ class Doctor:
         settings = SnowpipeConnection.of(connection, connection.extra_dejson)
         url = settings.account_url()
         settings.ca_bundle()
-        self._connection = settings
+        self._checked = settings
         return f"{self.snowflake_conn_id} of type {settings.conn_type}: {url}"
-
-    @property
-    def _checked(self) -> SnowpipeConnection:
-        assert self._connection is not None  # noqa: S101  the check "connection" comes first
-        return self._connection
 
     def _key(self) -> str:
         from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -329,9 +320,8 @@ class Doctor:
             SPARK_CONNECT,
             SubmitHook,
             connect_url,
-            spark_connection,
         )
-        from airflow_provider_snowpipe.triggers.application import cluster_of
+        from airflow_provider_snowpipe.triggers.application import cluster_of, spark_connection
 
         conn_id = self.spark_conn_id or _DEFAULT_SPARK
         try:

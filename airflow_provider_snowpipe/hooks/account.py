@@ -400,7 +400,8 @@ def _translated_errors(
     try:
         yield
     except errors.Error as error:
-        shown, text = _head(purpose, values), _first_line(error)
+        shown, text = _head(purpose, values), str(error.msg or error) or type(error).__name__
+        text = " ".join(text.split())[:300]
         failed = SqlError(
             f"connection {settings.conn_id!r}: {shown!r} failed: {text}"
             f"{_remedy(shown, error.errno, grant_remedy(text))}",
@@ -552,8 +553,3 @@ def _remedy(shown: str, errno: int | None, grant: str) -> str:
     make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"
     may_use = " Check the name, and that the connection's role may use it"
     return f"{grant or may_use}, or {make}"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(getattr(error, "msg", None) or error) or type(error).__name__
-    return " ".join(text.split())[:300]

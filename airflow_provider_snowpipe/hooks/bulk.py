@@ -178,6 +178,8 @@ class StageUpload:
             self._log_progress(files)
 
     def _put(self, run: RunSql, file: SourceFile) -> bool:
+        from snowflake.connector.cursor import SnowflakeCursor
+
         with ExitStack() as stack:
 
             @cache
@@ -189,7 +191,7 @@ class StageUpload:
                 return False
             options: dict[str, Any] = {}
             if kind is PutKind.UNLESS_SAME:
-                if _matches_content():
+                if _CONTENT_MATCH in inspect.signature(SnowflakeCursor.execute).parameters:
                     options[_CONTENT_MATCH] = True
                 else:
                     kind = PutKind.NEW  # which skips whatever has that name
@@ -227,9 +229,3 @@ class StageUpload:
                 self._bytes / 1e6,
                 sum(not uploaded for uploaded in self._done.values()),
             )
-
-
-def _matches_content() -> bool:
-    from snowflake.connector.cursor import SnowflakeCursor
-
-    return _CONTENT_MATCH in inspect.signature(SnowflakeCursor.execute).parameters

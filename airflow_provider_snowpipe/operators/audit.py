@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import BaseHook
@@ -64,7 +65,7 @@ class PipeAudit:
             "differences": list(self.differences)[:most],
             "notes": list(self.notes),
             "table": None if self.table is None else self.table.as_json(),
-            "found": [one.as_json() for one in first[:most]],
+            "found": [asdict(one) for one in first[:most]],
         }
         found: dict[str, Any] = json.loads(json.dumps(value))  # of tuples Airflow makes objects
         return found
@@ -220,7 +221,10 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
             value = self.value_of(found)
             context["ti"].xcom_push(key=AUDIT_KEY, value=value)
             for pipe in found:
-                for note in (*pipe.notes, *_notes(pipe)):
+                of_channels = (
+                    f"channel {one.channel!r}: {note}" for one in pipe.channels for note in one.notes
+                )
+                for note in (*pipe.notes, *islice(of_channels, _MOST_SHOWN)):
                     self.log.warning("pipe %s: %s", pipe.pipe, note)
                 for text in pipe.differences:
                     self.log.error("pipe %s: %s", pipe.pipe, text)
@@ -293,7 +297,3 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
             (SnowpipeHook(conn_id, pipe=pipe, database=database, schema=schema), records)
             for (conn_id, database, schema, pipe), records in found.items()
         ]
-
-
-def _notes(pipe: PipeAudit) -> list[str]:
-    return [f"channel {one.channel!r}: {note}" for one in pipe.channels for note in one.notes][:_MOST_SHOWN]

@@ -44,9 +44,10 @@ class BulkDriverOperator(SparkDriverOperator):
     :param kwargs: options of ``SparkSubmitOperator``
     """
 
+    _make_plan: MakePlan
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(application=write_job_file(), **kwargs)
-        self._make_plan: MakePlan | None = None
         self._folder: str | None = None
         self._shared_folder = True
 
@@ -74,9 +75,8 @@ class BulkDriverOperator(SparkDriverOperator):
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         attempt = uuid4().hex[:12]
         shared = f"{run.folder}/rows" if isinstance(run, ClusterRun) else self.work_path
-        root = self._folder or _as_url(shared or str(run.directory / "rows"))
-        if self._make_plan is None:
-            raise ConfigurationError("nothing is planned: a plan is made before a driver is started")
+        root = self._folder or shared or str(run.directory / "rows")
+        root = root if "://" in root else Path(root).absolute().as_uri()
         folder, report_path = f"{root.rstrip('/')}/{attempt}", run.plan_keys()["report_path"]
         plan = self._make_plan(self.name, folder, attempt, report_path)
         self.application_args = [run.write_plan(plan.to_json())]
@@ -144,10 +144,6 @@ def brought_folder(folder: str) -> Path:
     """Where files are brought that a driver is to read: beside the folder that it writes."""
     written = local_path(folder)
     return written.with_name(f"{written.name}-source")
-
-
-def _as_url(path: str) -> str:
-    return path if "://" in path else Path(path).absolute().as_uri()
 
 
 # -- The folder of one piece of work in a stage -----------------------------------------------------------

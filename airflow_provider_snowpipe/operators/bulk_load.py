@@ -433,7 +433,10 @@ class BulkRun:
                     ledger.change(one, replace(one, state=GIVEN_UP))
                 known = []
             run.begin(known)
-            written = None if known else self._written(write)
+            written = None
+            if not known:
+                with write() as report:
+                    written = self.stage.put_written(report, self.parallel, self.source)
             # Another process of this work may have planned its files meanwhile, which are the ones then.
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
@@ -441,7 +444,14 @@ class BulkRun:
                 raise SqlError(f"COPY into {self.table}: another process has given its files up; run again")
             if written is None or known:
                 manifest = RunManifest.from_json(known[0].details, f"the ledger {'.'.join(ledger.name)}")
-                self._require_same(manifest.source)
+                if manifest.source != self.source:
+                    raise ConfigurationError(
+                        f"an earlier try of {'/'.join(self.identity.names)} has read its rows from "
+                        f"{manifest.source!r}, and they are loaded, or staged in {self.stage.location}; the "
+                        f"source is {self.source!r} now. A task, and an instance of a mapped one, has to get "
+                        "the same source at each try: to load this one as well, begin another run or give "
+                        "another run_key"
+                    )
                 log.info("an earlier try has staged %d files, which are the ones", len(manifest.files))
             else:
                 manifest = written
@@ -453,11 +463,6 @@ class BulkRun:
         self.stage.stop()
         if self.copy_run is not None:
             self.copy_run.stop()
-
-    def _written(self, write: Write) -> RunManifest:
-        """Write the rows and stage them."""
-        with write() as report:
-            return self.stage.put_written(report, self.parallel, self.source)
 
     def _copied(self, run: CopyRun, manifest: RunManifest, entries: Sequence[Entry]) -> dict[str, Any]:
         """Load what the ledger does not show to be loaded; the task's value."""
@@ -491,13 +496,3 @@ class BulkRun:
             f"or give run_key=…; where nothing was loaded, delete WORK = {deleted[0].work!r} of the load "
             "ledger and clear the task"
         )
-
-    def _require_same(self, source: str) -> None:
-        """Refuse for this work what was read from another source."""
-        if source != self.source:
-            raise ConfigurationError(
-                f"an earlier try of {'/'.join(self.identity.names)} has read its rows from {source!r}, and "
-                f"they are loaded, or staged in {self.stage.location}; the source is {self.source!r} now. A "
-                "task, and an instance of a mapped one, has to get the same source at each try: to load this "
-                "one as well, begin another run or give another run_key"
-            )

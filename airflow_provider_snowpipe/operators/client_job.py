@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -116,18 +117,11 @@ def processes_with(argument: str) -> list[Process]:
 
     found = []
     for pid in psutil.pids():
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process = psutil.Process(pid)
             if argument in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return found
-
-
-@cache
-def _keeps_state() -> bool:
-    return find_spec("airflow.sdk") is not None and find_spec(_RESUMABLE) is not None
 
 
 class DriverMemory:
@@ -141,7 +135,7 @@ class DriverMemory:
 
     def __init__(self, context: Context, *, durable: bool) -> None:
         values: Any = context
-        self.may_follow = durable or not _keeps_state()
+        self.may_follow = durable or find_spec("airflow.sdk") is None or find_spec(_RESUMABLE) is None
         """Whether a try may go on with what an earlier one started."""
         self._store = values.get("task_state_store") if durable else None
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
@@ -263,11 +257,8 @@ def stop_process_tree(process: subprocess.Popen[str] | None) -> None:
         return
     import psutil
 
-    try:
-        leader = psutil.Process(process.pid)
-    except psutil.NoSuchProcess:
-        return
-    stop_processes([leader])
+    with suppress(psutil.NoSuchProcess):
+        stop_processes([psutil.Process(process.pid)])
     process.poll()
 
 
@@ -278,28 +269,19 @@ def stop_processes(leaders: Sequence[Process]) -> None:
     """
     import psutil
 
-    everyone = {process.pid: process for leader in leaders for process in (leader, *_descendants(leader))}
-    for signal in (psutil.Process.terminate, psutil.Process.kill):
+    everyone = {leader.pid: leader for leader in leaders}
+    for leader in leaders:
+        with suppress(psutil.NoSuchProcess):
+            everyone |= {process.pid: process for process in leader.children(recursive=True)}
+    for signal, seconds in (
+        (psutil.Process.terminate, _GRACE_SECONDS),
+        (psutil.Process.kill, _REAP_SECONDS),
+    ):
         for process in everyone.values():
-            try:
+            with suppress(psutil.NoSuchProcess):
                 signal(process)
-            except psutil.NoSuchProcess:
-                continue
-        if not _wait(
-            list(everyone.values()),
-            _GRACE_SECONDS if signal is psutil.Process.terminate else _REAP_SECONDS,
-        ):
+        if not _wait(list(everyone.values()), seconds):
             return
-
-
-def _descendants(process: Process) -> list[Process]:
-    import psutil
-
-    try:
-        found: list[Process] = process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return found
 
 
 def _wait(processes: list[Process], seconds: float) -> list[Process]:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
-    from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeStatus
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 _CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
@@ -184,7 +183,10 @@ class SnowpipePipeOperator(FileOperator):
             return value
         status = admin.status()
         self.log.info("pipe %s: %s", admin.pipe, status)
-        self._require_running(admin, status)
+        if self.require_running and not status.is_running:
+            raise PipeNotRunningError(
+                f"pipe {admin.pipe} does not load: {status}. Fix what the error names, or resume the pipe"
+            )
         return {**value, "status": status.result()}
 
     def preview(self) -> list[str]:
@@ -275,12 +277,6 @@ class SnowpipePipeOperator(FileOperator):
             self.error_integration,
             self.comment or None,
         )
-
-    def _require_running(self, admin: FilePipeAdmin, status: PipeStatus) -> None:
-        if self.require_running and not status.is_running:
-            raise PipeNotRunningError(
-                f"pipe {admin.pipe} does not load: {status}. Fix what the error names, or resume the pipe"
-            )
 
     def _check_arguments(self) -> None:
         check_one_of("action", self.action, ACTIONS)

@@ -25,7 +25,6 @@ from airflow_provider_snowpipe.operators.submission import (
     connect_url,
     require_spark_submit,
     search_path,
-    spark_connection,
 )
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.driver.plan import LOCAL_MASTER
@@ -36,6 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.triggers.application import spark_connection
 from airflow_provider_snowpipe.triggers.commit import ENDED, deferral_limit
 
 if TYPE_CHECKING:
@@ -149,12 +149,12 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, or start one; what it has left."""
-        self._killed, found = False, None
+        self._killed = False
         self._run = run = self._found_run(context, memory)
-        if run is not None:
-            self._wait(run, is_earlier=True)
-            found = self._left_by_earlier(run)
-        return self._start(context, memory) if found is None else found
+        if run is None:
+            return self._start(context, memory)
+        self._wait(run, is_earlier=True)
+        return self._left_by_earlier(run, context, memory)
 
     @property
     def _is_on_cluster(self) -> bool:
@@ -215,12 +215,6 @@ class SparkDriverOperator(SparkSubmitOperator):
             )
         return ClusterRun.find(settings, memory, self.log, show)
 
-    def _new_run(self, context: Context, memory: DriverMemory, remote: str | None) -> DriverRun:
-        show = self._show_page(context)
-        if not self._is_on_cluster:
-            return ClientRun.new(memory, self.log.info, show, remote, self._small_on)
-        return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
-
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
@@ -257,10 +251,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         settings, show = self._cluster_settings(context), self._show_page(context)
         self._run = run = ClusterRun(settings, Submission(**submission), memory, self.log, show)
         run.follow()
-        if not is_earlier:
-            return self._outcome(run, memory)
-        found = self._left_by_earlier(run)
-        return self._start(context, memory) if found is None else found
+        return self._left_by_earlier(run, context, memory) if is_earlier else self._outcome(run, memory)
 
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
         """Stop an application that still runs when the time of its deferred task is over."""
@@ -391,8 +382,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         submit.submit_by(partial(run.submit, submit, environment))
         return hook
 
-    def _left_by_earlier(self, run: DriverRun) -> Any:
-        """What the driver of an earlier try has left if it has ended well, None if a new one is to resume."""
+    def _left_by_earlier(self, run: DriverRun, context: Context, memory: DriverMemory) -> Any:
+        """What the driver of an earlier try has left if it has ended well, else what a new one leaves."""
         try:
             found = self._taken(run)
             if found is not None:
@@ -404,7 +395,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise AirflowFailException(text)
         self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
         self._clean_up()
-        return None
+        return self._start(context, memory)
 
     def _start(self, context: Context, memory: DriverMemory) -> Any:
         """Submit a new driver and wait for it, unless there is nothing for it to do."""
@@ -418,18 +409,18 @@ class SparkDriverOperator(SparkSubmitOperator):
             binary = spark_connection(self.spark_conn_id).extra_dejson.get("spark-binary")
             path = (self.env_vars or {}).get("PATH") or search_path()
             require_spark_submit(self._spark_binary or binary or "spark-submit", path)
-        self._run = run = self._new_run(context, memory, remote)
+        show = self._show_page(context)
+        run: DriverRun
+        if self._is_on_cluster:
+            self._run = run = ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
+        else:
+            self._run = run = ClientRun.new(memory, self.log.info, show, remote, self._small_on)
         self._hook = None
         try:
             self._prepare(run, memory)
         except SnowpipeError:
             memory.forget_driver()  # nothing was submitted
             raise
-        self._submit(context, run)
-        self._wait(run, is_earlier=False)
-        return self._outcome(run, memory)
-
-    def _submit(self, context: Context, run: DriverRun) -> None:
         try:
             super().execute(context)
         except AirflowException as error:
@@ -438,6 +429,8 @@ class SparkDriverOperator(SparkSubmitOperator):
                 raise
             text, permanent = found
             raise (AirflowFailException if permanent else AirflowException)(text) from None
+        self._wait(run, is_earlier=False)
+        return self._outcome(run, memory)
 
     def _clean_up(self) -> None:
         run, self._run = self._run, None

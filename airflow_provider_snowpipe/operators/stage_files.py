@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, stage_key
+from airflow_provider_snowpipe.hooks.bulk import Staged
 from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
@@ -158,25 +159,21 @@ class SnowpipeStageFilesOperator(FileOperator):
             compacted = self._combined(context, files, source)
             if compacted is not None:
                 return compacted
-            uploaded: tuple[str, ...] = ()
-            skipped: tuple[str, ...] = ()
-            sent = 0
+            staged = Staged()
             if files:
                 self._upload = self._made(files, source, staging)
                 staged = self._upload.run(files)
-                uploaded, skipped, sent = staged.uploaded, staged.skipped, staged.bytes_uploaded
-            self.log.info(
-                "stage %s: %d files uploaded, %d were there already", self.stage, len(uploaded), len(skipped)
-            )
+            new, old = len(staged.uploaded), len(staged.skipped)
+            self.log.info("stage %s: %d files uploaded, %d were there already", self.stage, new, old)
             names = [staging.staged_as(file.below) for file in files]
             context["ti"].xcom_push(key=FILES_KEY, value=names)
             return {
                 "stage": self.stage,
                 "files": names,
-                "uploaded": list(uploaded),
-                "skipped": list(skipped),
+                "uploaded": list(staged.uploaded),
+                "skipped": list(staged.skipped),
                 "bytes": sum(file.size for file in files),
-                "bytes_uploaded": sent,
+                "bytes_uploaded": staged.bytes_uploaded,
             }
 
     def on_kill(self) -> None:
@@ -209,8 +206,8 @@ class SnowpipeStageFilesOperator(FileOperator):
         form = compacted.form(files) if compacted is not None and files else None
         if compacted is None or form is None:
             return None
-        self._compacted = compacted
         manifest = compacted.staged(run_identity(context), files)
+        self._compacted = compacted
         is_new = manifest is None
         if manifest is None:
             self._writer = self._new_writer()
@@ -344,7 +341,8 @@ class SourceFiles:
                         "below different paths, by a task for each"
                     )
                 self._found[below] = (root, key, mark)
-                files.append(SourceFile(below, size, _shown(root, key)))
+                shown = key if root.protocol in _LOCAL else f"{root.protocol}://{key}"
+                files.append(SourceFile(below, size, shown))
         return sorted(files, key=lambda file: file.below)
 
     @contextmanager
@@ -394,15 +392,8 @@ class SourceFiles:
         for key, known in sorted(found.items()):
             below = key.removeprefix(start).lstrip("/") or start.rpartition("/")[2]
             if known.get("type") == "file" and (self.pattern is None or fnmatch(below, self.pattern)):
-                yield below, key, int(known["size"]), _mark(known)
-
-
-def _mark(known: Mapping[str, Any]) -> str:
-    return str(next((known[name] for name in _MARKS if known.get(name)), ""))
-
-
-def _shown(root: Any, key: str) -> str:
-    return key if root.protocol in _LOCAL else f"{root.protocol}://{key}"
+                mark = next((known[name] for name in _MARKS if known.get(name)), "")
+                yield below, key, int(known["size"]), str(mark)
 
 
 # -- Files that Spark combines before they are put into a stage, once for the same content ---------------
@@ -431,8 +422,8 @@ class CompactedStage:
     options: CompactOptions
     parallel: int
     ledger_table: str | None = None
-    _folder: RunStage | None = field(default=None, init=False)
-    _identity: RunIdentity | None = field(default=None, init=False)
+    _folder: RunStage = field(init=False)
+    _identity: RunIdentity = field(init=False)
     _known: Entry | None = field(default=None, init=False)
 
     def form(self, files: Sequence[SourceFile]) -> CompactForm | None:
@@ -476,7 +467,7 @@ class CompactedStage:
 
         :raises ConfigurationError: if Spark cannot read a file of that name
         """
-        folder, identity = self._asked()
+        folder = self._folder
 
         def plan(application: str, target: str, attempt: str, report_path: str) -> WritePlan:
             folder_here = brought_folder(target)
@@ -494,7 +485,7 @@ class CompactedStage:
             with self._ledger() as (ledger, work):
                 new = Entry(work, 1, 1, state=STAGED, files=staged, details=manifest.to_json())
                 if self._known is None:
-                    ledger.plan(new, identity, folder.location)
+                    ledger.plan(new, self._identity, folder.location)
                 else:
                     ledger.change(self._known, new)
                 (self._known,) = ledger.entries(work)
@@ -503,30 +494,23 @@ class CompactedStage:
     @contextmanager
     def _ledger(self) -> Iterator[tuple[Ledger, str]]:
         """The ledger beside the stage, and the key of this content, however the stage is spelled."""
-        folder, identity = self._asked()
+        reference = self._folder.reference
         database, schema = self.hook.database_and_schema()
-        whole = folder.reference.location("", database=database, schema=schema)
+        whole = reference.location("", database=database, schema=schema)
         *owner, name = stage_key(StageReference.parse(whole))
         if owner:  # all but a user's own stage have one
             database, schema = owner
         hook = self.hook.of_table(database, schema, name)
-        with hook.load_ledger(f"{name}/{folder.reference.path}", self.ledger_table) as ledger:
-            yield ledger, work_key(identity, ledger.target)
-
-    def _asked(self) -> tuple[RunStage, RunIdentity]:
-        if self._folder is None or self._identity is None:
-            raise ConfigurationError("nothing was asked of the stage: ask staged() first")
-        return self._folder, self._identity
+        with hook.load_ledger(f"{name}/{reference.path}", self.ledger_table) as ledger:
+            yield ledger, work_key(self._identity, ledger.target)
 
     def names(self, manifest: RunManifest) -> list[str]:
         """Paths of the new files below the stage's."""
-        folder = "" if self._folder is None else self._folder.folder
-        return [f"{folder}/{name}" for name in manifest.names]
+        return [f"{self._folder.folder}/{name}" for name in manifest.names]
 
     def stop(self) -> None:
-        """Begin no other ``PUT``."""
-        if self._folder is not None:
-            self._folder.stop()
+        """Begin no other ``PUT``; :meth:`staged` has been asked."""
+        self._folder.stop()
 
     def _plan(self, run: tuple[str, str, str, str], paths: Sequence[str], form: CompactForm) -> WritePlan:
         from airflow_provider_snowpipe.spark.driver.plan import LinesToCombine, RowsToWrite, WritePlan
@@ -547,7 +531,11 @@ class CompactedStage:
         def bring(number: int, file: SourceFile) -> str:
             with self.source.local(file) as path:
                 if self.source.is_local(file):
-                    _refuse_unreadable(path, form)
+                    if form.has_rows and _UNREADABLE.search(str(path)):
+                        raise ConfigurationError(
+                            f"compact: Spark does not read file {str(path)!r} by its name: rename it, since "
+                            "its name begins with '.' or '_', or the path has one of * ? [ ] { } \\ :"
+                        )
                     return str(path)
                 target = folder / f"{number:07}-{re.sub(r'[^A-Za-z0-9.=-]', '-', file.name)}"
                 return str(shutil.move(path, target))
@@ -566,11 +554,3 @@ class CompactedStage:
 
         with ThreadPoolExecutor(self.parallel, thread_name_prefix=name) as pool:
             return [one for found in pool.map(some, range(0, len(files), share)) for one in found]
-
-
-def _refuse_unreadable(path: Path, form: CompactForm) -> None:
-    if form.has_rows and _UNREADABLE.search(str(path)):
-        raise ConfigurationError(
-            f"compact: Spark does not read file {str(path)!r} by its name: rename it, since its name begins "
-            "with '.' or '_', or the path has one of * ? [ ] { } \\ :"
-        )

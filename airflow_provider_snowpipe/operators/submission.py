@@ -13,12 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    BaseHook,
-)
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.links.snowpipe import shown_error, shown_rows, unloaded_value
@@ -33,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_line,
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
+from airflow_provider_snowpipe.triggers.application import spark_connection
 
 if TYPE_CHECKING:
     import subprocess
@@ -113,22 +109,6 @@ def require_spark_submit(binary: str, path: str) -> None:
             "airflow-provider-snowpipe[spark], which brings it, or put the bin directory of an unpacked "
             "Spark on PATH. Nothing was started"
         )
-
-
-def spark_connection(conn_id: str) -> Any:
-    """Look the Spark connection up; Airflow's own hook would take YARN where there is none.
-
-    :raises ConfigurationError: if there is no such connection; names how to make one
-    """
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        value = '{"conn_type": "spark", "host": "local[*]"}'
-        raise ConfigurationError(
-            f"the Spark connection {conn_id!r} does not exist: add it in Airflow, with the master as its "
-            f"host, or set AIRFLOW_CONN_{conn_id.upper()}='{value}' to run Spark on the worker itself. "
-            "Nothing was started"
-        ) from None
 
 
 def connect_url(conn_id: str) -> str | None:

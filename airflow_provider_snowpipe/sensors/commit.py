@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -147,9 +147,15 @@ class WaitSensor(BaseSensorOperator):
         try:
             if not self.deferrable:
                 return self._ended(context, super().execute(context), resumed=False)
-            seen = self._first_poke(context)
+            seen = self.poke(context)
         except AirflowSensorTimeout:
             self._leave_observed(context, _TIMEOUT)
+            raise
+        except AirflowException as error:
+            # Before a deferral ``soft_fail`` and ``never_fail`` mean what they do in the mode ``poke``.
+            is_soft = self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException))
+            if self.deferrable and is_soft:
+                raise AirflowSkipException(str(error)) from error
             raise
         finally:
             self._disconnect()
@@ -227,15 +233,6 @@ class WaitSensor(BaseSensorOperator):
         if channels is not None:
             leave_observed(context["ti"], reason, channels)
 
-    def _first_poke(self, context: Context) -> PokeReturnValue:
-        """Poke before a deferral; ``soft_fail`` and ``never_fail`` mean what they do in the mode ``poke``."""
-        try:
-            return self.poke(context)
-        except AirflowException as error:
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException(str(error)) from error
-            raise
-
     def _found(self) -> dict[str, Any]:
         """More arguments of the trigger of a deferred wait, which the first poll has found out."""
         return {}
@@ -273,7 +270,10 @@ class WaitSensor(BaseSensorOperator):
             next_method="execute_complete",
             timeout=timedelta(seconds=self.timeout + self.margin_seconds),
         )
-        self.start_from_trigger = can_start_there(arguments.values())
+        # Before Airflow 3.3 the triggerer renders no template.
+        self.start_from_trigger = hasattr(BaseTrigger, "render_template_fields") or not any(
+            mark in str(argument) for argument in arguments.values() for mark in _TEMPLATE_MARKS
+        )
 
     def _trigger_arguments(self) -> dict[str, Any]:
         """The trigger's arguments as they were given, also as templates; they have the sensor's names."""
@@ -310,13 +310,6 @@ class RescheduleMemory:
             self._store.delete(self._key)
         else:
             self._store.set(self._key, {**known, "try_number": self._try_number})
-
-
-def can_start_there(arguments: Iterable[Any]) -> bool:
-    """True unless there are templates and the triggerer renders none, as before Airflow 3.3."""
-    return hasattr(BaseTrigger, "render_template_fields") or not any(
-        mark in str(argument) for argument in arguments for mark in _TEMPLATE_MARKS
-    )
 
 
 def rendered_in_triggerer(name: str, value: Any) -> Any:

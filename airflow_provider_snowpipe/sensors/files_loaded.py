@@ -136,7 +136,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
     def _ask(self, watch: FilesWatch) -> PolledLoads:
         if self._client is None:
             self._client = self._hook().get_load_history(retry=poll_retry())
-        answer = poll_loads(self._client, [watch.question])
+        answer = poll_loads(self._client, watch.question)
         if answer.error is not None:
             self._disconnect()  # the next one is made from settings that may have changed
         return answer
@@ -174,7 +174,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
             "files": watch.expected.names,
             "prefix": watch.expected.prefix,
             "count": watch.expected.count,
-            "since": watch.question.since.isoformat(),
+            "since": watch.since.isoformat(),
             "deadline": time.time() + self.timeout,
         }
 

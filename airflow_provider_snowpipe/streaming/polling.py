@@ -23,6 +23,7 @@ GATHER_SECONDS = 0.2
 """Pause before a first round, in which waiters that start together come together."""
 CONNECT_SECONDS = 60.0
 _JITTER = 0.1
+"""The share of the interval by which a round may come early, so that pollers do not march in step."""
 _REOPEN = (PipeFailedOverError, AuthenticationError)
 """Errors after which the client is recreated, from settings that may have changed meanwhile."""
 
@@ -40,16 +41,19 @@ Answer = TypeVar("Answer")
 Shared = TypeVar("Shared")
 
 
-class SharedPoll(ABC, Generic[Answer]):
-    """A poll that runs as long as somebody follows it, once for all who wait for the same thing.
+class SharedPoll(ABC, Generic[Source, Question, Answer]):
+    """A poll that runs as long as somebody follows it, once for all who wait, at the pace of the fastest.
 
-    A waiter announces itself with ``waiting`` of the poll's class and then reads answers: from
-    :meth:`follow`, which drives the poll by itself, or from whoever else drives :meth:`answers` and hands its
-    values on. What goes wrong is part of an answer; :meth:`answers` itself never ends and never raises.
+    A waiter announces itself with :meth:`waiting` and then reads answers: from :meth:`follow`, which drives
+    the poll by itself, or from whoever else drives :meth:`answers` and hands its values on. What goes wrong
+    is part of an answer; :meth:`answers` itself never ends and never raises.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, connect: Callable[[], Awaitable[Source]]) -> None:
         self._name = name
+        self._connect = connect
+        self._questions: Counter[Question] = Counter()
+        self._intervals: Counter[float] = Counter()
         self._changed = asyncio.Event()
         self._followers: set[asyncio.Queue[Answer | Exception]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +61,28 @@ class SharedPoll(ABC, Generic[Answer]):
     @abstractmethod
     def answers(self) -> AsyncGenerator[Answer]:
         """Poll for ever; one value for each round."""
+
+    @contextmanager
+    def waiting(self, questions: Sequence[Question], interval: float) -> Iterator[None]:
+        """Have these asked as long as the block runs.
+
+        :param interval: seconds between two polls; the fastest of all waiters sets the poll's pace
+        """
+        self._questions.update(questions)
+        self._intervals[interval] += 1
+        self._changed.set()
+        try:
+            yield
+        finally:
+            _take(self._intervals, interval)
+            for question in questions:
+                _take(self._questions, question)
+
+    async def _pause(self, began: float) -> None:
+        """Wait for the interval, which a faster waiter may shorten; a new one starts no round."""
+        early, is_due = 1 - _JITTER * random.random(), False  # noqa: S311  spreads polls, guards no secret
+        while self._intervals and not is_due:
+            is_due = not await self._is_changed(began + min(self._intervals) * early - loop_time())
 
     async def _is_changed(self, seconds: float | None) -> bool:
         """Wait for another waiter; False where the time is over first."""
@@ -116,11 +142,6 @@ def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]
     return found
 
 
-def early_share() -> float:
-    """A share of the interval, a little below 1, after which a round comes: pollers do not march in step."""
-    return 1 - _JITTER * random.random()  # noqa: S311  spreads polls, guards no secret
-
-
 class PollClient(Generic[Source, Question, Answer]):
     """A poll's client, made when it is first needed and again after it was dropped; one thread of its own.
 
@@ -177,39 +198,20 @@ def _take(counter: Counter[Any], key: Any) -> None:
         del counter[key]
 
 
-class StatusPoll(SharedPoll[PolledStatuses]):
-    """Asks after a pipe's channels, 100 a request, at the pace of the fastest waiter."""
+class StatusPoll(SharedPoll[StatusSource, str, PolledStatuses]):
+    """Asks after a pipe's channels, 100 a request."""
 
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
-        super().__init__("snowpipe channel status")
-        self._connect = connect
-        self._names: Counter[str] = Counter()
-        self._intervals: Counter[float] = Counter()
-
-    @contextmanager
-    def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
-        """Have these channels asked after as long as the block runs.
-
-        :param interval: seconds between two polls; the fastest of all waiters sets the poll's pace
-        """
-        self._names.update(names)
-        self._intervals[interval] += 1
-        self._changed.set()
-        try:
-            yield
-        finally:
-            _take(self._intervals, interval)
-            for name in names:
-                _take(self._names, name)
+        super().__init__("snowpipe channel status", connect)
 
     async def answers(self) -> AsyncGenerator[PolledStatuses]:
         """Poll for ever; one value for each round."""
         with PollClient("snowpipe-status", self._connect, poll_statuses, PolledStatuses.failed) as client:
             await asyncio.sleep(GATHER_SECONDS)
             while True:
-                while not self._names:
+                while not self._questions:
                     await self._is_changed(None)
-                began, names, is_new = loop_time(), list(self._names), client.is_new
+                began, names, is_new = loop_time(), list(self._questions), client.is_new
                 answer = await client.poll(names)
                 if any(isinstance(error, _REOPEN) for error in answer.errors.values()):
                     client.drop()
@@ -217,12 +219,6 @@ class StatusPoll(SharedPoll[PolledStatuses]):
                         answer = await client.poll(names)
                 yield answer
                 await self._pause(began)
-
-    async def _pause(self, began: float) -> None:
-        """Wait for the interval, which a faster waiter may shorten."""
-        early, is_due = early_share(), False
-        while self._intervals and not is_due:
-            is_due = not await self._is_changed(began + min(self._intervals) * early - loop_time())
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:

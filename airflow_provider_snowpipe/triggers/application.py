@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,14 +43,30 @@ Application = DriverPod | YarnApplication
 Cluster = KubernetesPods | ResourceManager
 
 
+def spark_connection(conn_id: str) -> Any:
+    """Look the Spark connection up; Airflow's own hook would take YARN where there is none.
+
+    :raises ConfigurationError: if there is no such connection; names how to make one
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        value = '{"conn_type": "spark", "host": "local[*]"}'
+        raise ConfigurationError(
+            f"the Spark connection {conn_id!r} does not exist: add it in Airflow, with the master as its "
+            f"host, or set AIRFLOW_CONN_{conn_id.upper()}='{value}' to run Spark on the worker itself. "
+            "Nothing was started"
+        ) from None
+
+
 def spark_master(conn_id: str) -> str:
     """The master of a Spark connection, as Airflow's Spark provider reads it."""
-    return _master(_connection(conn_id))
+    return _master(spark_connection(conn_id))
 
 
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
     """The cluster of a Spark connection."""
-    connection = _connection(conn_id)
+    connection = spark_connection(conn_id)
     return _cluster(conn_id, _master(connection), connection.extra_dejson, auth, namespace)
 
 
@@ -61,20 +77,9 @@ async def async_cluster_of(conn_id: str) -> Cluster:
     try:
         connection: Any = await get_async_connection(conn_id)
     except AirflowNotFoundException:
-        raise _unknown(conn_id) from None
+        raise ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it") from None
     extra = await get_async_extra_dejson(connection)
     return await asyncio.to_thread(_cluster, conn_id, _master(connection), extra)
-
-
-def _connection(conn_id: str) -> Any:
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        raise _unknown(conn_id) from None
-
-
-def _unknown(conn_id: str) -> ConfigurationError:
-    return ConfigurationError(f"the Spark connection {conn_id!r} does not exist: add it")
 
 
 def _master(connection: Any) -> str:
@@ -152,7 +157,8 @@ class SnowpipeApplicationTrigger(StoredTrigger):
         while True:
             try:
                 self._cluster = self._cluster or await async_cluster_of(self.spark_conn_id)
-                application = await asyncio.to_thread(self._ask, self._cluster)
+                ask: Callable[[str], Application] = self._cluster.application
+                application = await asyncio.to_thread(ask, self.application_id)
             except SnowpipeError as error:
                 if not error.retryable or followed.has_failed(error):
                     return end_event(LOST, str(error))
@@ -161,9 +167,6 @@ class SnowpipeApplicationTrigger(StoredTrigger):
                 if not application.is_active:
                     return end_event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
-
-    def _ask(self, cluster: Cluster) -> Application:
-        return cluster.application(self.application_id)
 
     async def _follow_channels(self, followed: FollowedApplication) -> None:
         """Keep what the load's channels have committed; whatever fails here leaves the wait as it is."""

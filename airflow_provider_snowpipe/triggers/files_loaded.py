@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, Tolerance, shared_poll
+from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, HistoryPoll, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
 )
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
+from airflow_provider_snowpipe.streaming.polling import shared_in_loop
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
 
 _LATE_SECONDS = 60.0
@@ -88,7 +89,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
 
     def _poll(self) -> HistoryPoll:
         make = partial(connect, SnowpipeHook.async_get_load_history, self.snowflake_conn_id, names_of(self))
-        return shared_poll(self.shared_stream_key(), make)
+        return shared_in_loop(HistoryPoll, self.shared_stream_key(), partial(HistoryPoll, make))
 
     def _watch(self) -> FilesWatch:
         where = (None if self.stage is None else StageReference.parse(self.stage), self.stage_url)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
@@ -144,12 +145,8 @@ def _fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, Channe
     """Shut out older writers, and wait for what they left uncommitted, so that the tokens stay."""
     if not channels:
         return {}
-
-    def fence(name: str) -> None:
-        take_over(client, name)
-
     with ThreadPoolExecutor(_FENCED_AT_ONCE) as pool:
-        list(pool.map(fence, channels))
+        list(pool.map(partial(take_over, client), channels))
     return client.channel_statuses(channels)
 
 
@@ -198,7 +195,13 @@ def settle_batch(
             "was put back: run it once, with its latest checkpoint"
         )
     _refuse_shared(channels)
-    _refuse_other_layout(options, tasks)
+    has_sent = any(channel.target_token is not None for channel in channels)
+    if options.partitions is not None and len(tasks) != options.partitions and has_sent:
+        raise ConfigurationError(
+            f"the plan has {len(tasks)} partitions, option partitions is {options.partitions}: rows are "
+            "committed, but a repeated run might spread them in another way. Fix the plan's number by "
+            f"repartition({options.partitions}, column)"
+        )
     reports = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
     if not reports and options.offset_backup is None:
         return ()
@@ -263,17 +266,6 @@ def _refuse_shared(channels: Iterable[ChannelReport]) -> None:
             "such): of rows with an offsetColumn some were then skipped as if they were committed. Load the "
             "missing ones (compare the table with the source), and repartition by the channelColumn before "
             "the write"
-        )
-
-
-def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) -> None:
-    if options.partitions is None or len(tasks) == options.partitions:
-        return
-    if any(channel.target_token is not None for task in tasks for channel in task.channels):
-        raise ConfigurationError(
-            f"the plan has {len(tasks)} partitions, option partitions is {options.partitions}: rows are "
-            "committed, but a repeated run might spread them in another way. Fix the plan's number by "
-            f"repartition({options.partitions}, column)"
         )
 
 

@@ -393,8 +393,15 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
     """Refuse columns without a faithful JSON form, and key columns that do not serve as keys."""
     types = {field["name"]: field["type"] for field in schema["fields"]}
     for name, column in (("channelColumn", options.channel_column), ("offsetColumn", options.offset_column)):
-        if column is not None:
-            _check_key(name, column, types)
+        if column is None:
+            continue
+        kind = _find(name, column, types)
+        is_text = isinstance(kind, str) and kind.startswith(("string", "varchar", "char("))
+        if kind not in _INTEGERS and not is_text:
+            raise ConfigurationError(
+                f"option {name} names the column {column!r} of type {type_name(kind)}: it must be a whole "
+                "number or a text; cast it to BIGINT or STRING"
+            )
     for column in options.omit_columns:
         _find("omitColumns", column, types)
     sent = [field for field in schema["fields"] if field["name"] not in options.omit_columns]
@@ -438,13 +445,3 @@ def _find(option: str, column: str, types: Mapping[str, Any]) -> Any:
             f"{', '.join(types)} (letters count as they are)"
         )
     return types[column]
-
-
-def _check_key(option: str, column: str, types: Mapping[str, Any]) -> None:
-    kind = _find(option, column, types)
-    if kind in _INTEGERS or (isinstance(kind, str) and kind.startswith(("string", "varchar", "char("))):
-        return
-    raise ConfigurationError(
-        f"option {option} names the column {column!r} of type {type_name(kind)}: it must be a whole number "
-        "or a text; cast it to BIGINT or STRING"
-    )

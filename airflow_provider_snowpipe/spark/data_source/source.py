@@ -279,9 +279,20 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
             rows = _channels_together(rows, parsed.channel_column, parsed.offset_column)
         else:
             refuse_unordered_rows(rows, what)
-            if parsed.channel_column is not None:
-                _refuse_channels_apart(rows, parsed.channel_column)
-        _refuse_other_number(rows, parsed.partitions)
+            channel = parsed.channel_column
+            if channel is not None and not _has_channels_together(rows, channel):
+                raise ConfigurationError(
+                    "the plan does not bring each channel's rows into one partition, and option "
+                    f"channelColumn is {channel!r}; nothing was sent. Write df.repartition(n, {channel!r})"
+                    f".sortWithinPartitions({channel!r}, 'a unique key'), with no other column in repartition"
+                )
+        promised = parsed.partitions
+        if promised is not None and (found := _partitions_of(rows)) != promised:
+            raise ConfigurationError(
+                f"the plan has {found} partitions, option partitions is {promised}; nothing was sent. Fix "
+                f"the plan's number by repartition({promised}, column) and sort the rows within the "
+                "partitions, or, for channels that hold nothing yet, give the number that the plan has"
+            )
         if batch is not None:
             _refuse_other_batch(rows, parsed, batch)
         rows.write.format("snowpipe").options(**given).mode("append").save()
@@ -314,15 +325,6 @@ def _channels_together(rows: DataFrame, channel: str, offset: str) -> DataFrame:
     if not _has_channels_together(rows, channel):
         rows = rows.repartition(_partitions_of(rows), _quoted(channel))
     return rows.sortWithinPartitions(_quoted(channel), _quoted(offset))
-
-
-def _refuse_channels_apart(rows: DataFrame, channel: str) -> None:
-    if not _has_channels_together(rows, channel):
-        raise ConfigurationError(
-            f"the plan does not bring each channel's rows into one partition, and option channelColumn is "
-            f"{channel!r}; nothing was sent. Write df.repartition(n, {channel!r})"
-            f".sortWithinPartitions({channel!r}, 'a unique key'), with no other column in repartition"
-        )
 
 
 def _has_channels_together(rows: DataFrame, channel: str) -> bool:
@@ -369,15 +371,3 @@ def _refuse_other_batch(rows: DataFrame, options: WriteOptions, batch: int) -> N
 
     found = rows.mapInArrow(compare, FINDING_SCHEMA).collect()
     begun.refuse_differences(Finding(**one.asDict()) for one in found)
-
-
-def _refuse_other_number(rows: DataFrame, promised: int | None) -> None:
-    if promised is None:
-        return
-    found = _partitions_of(rows)
-    if found != promised:
-        raise ConfigurationError(
-            f"the plan has {found} partitions, option partitions is {promised}; nothing was sent. Fix the "
-            f"plan's number by repartition({promised}, column) and sort the rows within the partitions, or, "
-            "for channels that hold nothing yet, give the number that the plan has"
-        )

@@ -130,17 +130,6 @@ class JobPlan:
                     f"plan {key} is {getattr(self, key)!r}: give an absolute path, Spark's working "
                     f"directory differs"
                 )
-        self._check_credentials()
-        if not self.commit_timeout > 0:
-            raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
-        self.channel("0")
-        self._check_source()
-        self.row_rules()
-        topic = dead_letter_topic(self.dead_letter_path)
-        if topic is not None:
-            self.source.check_dead_letter_topic(topic)
-
-    def _check_credentials(self) -> None:
         given = (self.credentials_path, self.credentials_variable, self.credentials_from)
         if sum(map(bool, given)) != 1:
             raise ConfigurationError(
@@ -149,6 +138,14 @@ class JobPlan:
             )
         if self.credentials_from:
             check_driver_credentials("plan credentials_from", self.credentials_from)
+        if not self.commit_timeout > 0:
+            raise ConfigurationError(f"plan commit_timeout is {self.commit_timeout}: give seconds above 0")
+        self.channel("0")
+        self._check_source()
+        self.row_rules()
+        topic = dead_letter_topic(self.dead_letter_path)
+        if topic is not None:
+            self.source.check_dead_letter_topic(topic)
 
     def _check_source(self) -> None:
         conn_id = getattr(self.source, "conn_id", None)
@@ -261,11 +258,6 @@ def _plan_text(path: str | os.PathLike[str]) -> str:
         ) from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"plan {os.fspath(path)!r} is not UTF-8 text") from None
-
-
-def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
-    """Write a plan's file."""
-    Path(path).write_text(plan.to_json(), encoding="utf-8")
 
 
 # -- The job that writes files for COPY ------------------------------------------------------------------

@@ -363,10 +363,6 @@ class _LocalFolder:
     def write(self, name: str, text: str) -> None:
         _write_whole(text, self._folder / name)
 
-    def read(self, name: str) -> str | None:
-        path = self._folder / name
-        return path.read_text("utf-8") if path.is_file() else None
-
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
 
@@ -395,17 +391,6 @@ class _HadoopFolder:
         if not files.rename(partial, target):
             files.delete(partial, False)
             raise ConfigurationError(f"{self._folder}/{name} cannot be written: a rename there was refused")
-
-    def read(self, name: str) -> str | None:
-        path = self._path(name)
-        files = self._files(path)
-        if not files.exists(path):
-            return None
-        stream = files.open(path)
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
     def remove(self, name: str) -> None:
         path = self._path(name)

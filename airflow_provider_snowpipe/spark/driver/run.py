@@ -108,7 +108,9 @@ class Run:
         for _ in range(_MOST_PLANS):
             source = self._open_source().with_spark(self._session)
             self._take_partitions(source)
-            self._take_over()
+            self._rows_before = self._earlier().hand_over(self._own(), self._check)
+            if self._rows_before:
+                self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
             if self._claims(source):
                 return
         raise SourceUnavailableError(
@@ -267,12 +269,6 @@ class Run:
             OwnChannel(self._sources[name], status, self._partitions[name].recorded())
             for name, status in self._start.items()
         ]
-
-    def _take_over(self) -> None:
-        """Refuse channels whose source partitions others have loaded, or give them those positions."""
-        self._rows_before = self._earlier().hand_over(self._own(), self._check)
-        if self._rows_before:
-            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
 
     def _earlier(self) -> EarlierChannels:
         plan = self._plan

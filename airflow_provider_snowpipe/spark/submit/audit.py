@@ -69,15 +69,6 @@ class ChannelAudit:
     differences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def differs(self) -> bool:
-        """True where something does not agree."""
-        return bool(self.differences)
-
-    def as_json(self) -> dict[str, Any]:
-        """The audit as JSON values."""
-        return asdict(self)
-
 
 def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> ChannelAudit:
     """Compare what the service reports of a channel with its checkpoint, and with what a run saw last."""

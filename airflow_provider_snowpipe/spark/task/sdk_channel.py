@@ -93,9 +93,8 @@ class SdkChannel(ChannelSession):
         :param profile: path of the SDK's profile file, which has the account's address and the credentials
         """
         source.start(client.channel_statuses([name])[name])
-        budget = (
-            RetryPolicy().budget_seconds
-        )  # of every request, which the SDK repeats for ten hours otherwise
+        # Of every request, which the SDK repeats for ten hours otherwise.
+        budget = RetryPolicy().budget_seconds
         seconds = dict.fromkeys(_BUDGETS, budget) | {
             "non_scoped_auth_failure": min(budget, _SIGN_IN_SECONDS),
             "open_channel_409": _UNCOMMITTED_SECONDS,

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.operators import submission
 from airflow_provider_snowpipe.operators.client_job import runs, stop_process_tree
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.triggers.application import spark_connection
 from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=1234, bytes=99)
@@ -52,7 +53,7 @@ def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):
     with pytest.raises(ConfigurationError, match=r"spark-submit.*airflow-provider-snowpipe\[spark\]"):
         submission.require_spark_submit("spark-submit", str(tmp_path))
     with pytest.raises(ConfigurationError, match="'no_such_spark'") as missing:
-        submission.spark_connection("no_such_spark")
+        spark_connection("no_such_spark")
     assert "AIRFLOW_CONN_NO_SUCH_SPARK" in str(missing.value)
 
 

@@ -165,7 +165,7 @@ def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one(tmp_pa
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         folder.write("report.json", RunReport("other", (), 0.0).to_json())
-    assert RunReport.from_json(folder.read("report.json")) == RUN_REPORT
+    assert RunReport.from_json((tmp_path / "report.json").read_text()) == RUN_REPORT
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 

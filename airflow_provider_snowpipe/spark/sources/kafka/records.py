@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -363,17 +364,18 @@ class SchemaRegistry:
 
     def schema(self, number: int, form: str | None = None) -> Any:
         """Read a schema; the form ``serialized`` gives Protobuf's descriptors."""
-        try:
-            return self._client.get_schema(number, fmt=form)
-        except Exception as error:  # noqa: BLE001  of the HTTP client beneath, which is the library's affair
-            raise self._error(f"schema {number}", error) from None
+        return self._asked(f"schema {number}", lambda: self._client.get_schema(number, fmt=form))
 
-    def referenced(self, subject: str, version: int, form: str | None = None) -> Any:
+    def referenced(self, subject: str, version: int, form: str) -> Any:
         """Read a schema that another one refers to."""
+        what = f"version {version} of subject {subject!r}"
+        return self._asked(what, lambda: self._client.get_version(subject, version, fmt=form).schema)
+
+    def _asked(self, what: str, question: Callable[[], Any]) -> Any:
         try:
-            return self._client.get_version(subject, version, fmt=form).schema
-        except Exception as error:  # noqa: BLE001
-            raise self._error(f"version {version} of subject {subject!r}", error) from None
+            return question()
+        except Exception as error:  # noqa: BLE001  of the HTTP client beneath, which is the library's affair
+            raise self._error(what, error) from None
 
     def _error(self, what: str, error: Exception) -> SnowpipeError:
         status = getattr(error, "http_status_code", None)
@@ -463,11 +465,15 @@ class MessageReader:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _learn(self, number: int, path: tuple[int, ...]) -> Any:
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message_factory import GetMessageClass
 
         pool = DescriptorPool()
-        _add_well_known(pool)
+        for name in _WELL_KNOWN:  # Protobuf's own types, which no registry holds
+            own = FileDescriptorProto()
+            importlib.import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(own)
+            pool.Add(own)
         file = self._add(pool, self._registry.schema(number, _SERIALIZED), f"schema-{number}.proto")
         messages = list(file.message_types_by_name.values())
         found = messages[path[0]]
@@ -530,18 +536,6 @@ def _meant(message: Any, value: Any) -> Any:
         return {key: _meant(held, one) if held else one for key, one in value.items()}
     kinds = {one.name: one.message_type for one in message.fields if one.message_type}
     return {name: _meant(kinds[name], one) if name in kinds else one for name, one in value.items()}
-
-
-def _add_well_known(pool: Any) -> None:
-    """Make Protobuf's own types known, which no registry holds."""
-    import importlib
-
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    for name in _WELL_KNOWN:
-        file = FileDescriptorProto()
-        importlib.import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(file)
-        pool.Add(file)
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:

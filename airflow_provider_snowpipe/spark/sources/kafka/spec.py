@@ -155,12 +155,6 @@ class KafkaSource(SourceSpec):
             check_channel_name(connector_prefix(self.connector_name))
             if self.group_id is None:
                 object.__setattr__(self, "group_id", f"connect-{self.connector_name}")
-        self._check_topics()
-        self._check_start()
-        self._check_columns()
-        _check_options(self.options)
-
-    def _check_topics(self) -> None:
         if len(set(self.topics)) < len(self.topics):
             raise ConfigurationError(f"source topics is {list(self.topics)}: name each topic once")
         try:
@@ -169,6 +163,9 @@ class KafkaSource(SourceSpec):
             raise ConfigurationError(
                 f"source topic_pattern {self.topic_pattern!r} is no regular expression ({error})"
             ) from None
+        self._check_start()
+        self._check_columns()
+        _check_options(self.options)
 
     def _check_start(self) -> None:
         if (self.start == "timestamp") != (self.start_timestamp is not None):

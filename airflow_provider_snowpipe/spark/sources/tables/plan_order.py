@@ -226,20 +226,14 @@ def _under_sort(node: Any) -> Iterator[PlanHazard]:
     for below in _nodes(node):
         name = _kind(below)
         if name == "ShuffleExchangeExec":
-            yield from _partitioning_hazards(below)
+            partitioning = below.outputPartitioning()
+            kind = _kind(partitioning)
+            if partitioning.numPartitions() > 1 and kind in _PARTITIONINGS:
+                yield PlanHazard(kind, *_PARTITIONINGS[kind])
             return
         if name == "CoalesceExec":
             yield _disorder(below, name)
             return
-
-
-def _partitioning_hazards(exchange: Any) -> Iterator[PlanHazard]:
-    partitioning = exchange.outputPartitioning()
-    name = _kind(partitioning)
-    if partitioning.numPartitions() <= 1:
-        return
-    if name in _PARTITIONINGS:
-        yield PlanHazard(name, *_PARTITIONINGS[name])
 
 
 def _scan_hazards(session: Any) -> Iterator[PlanHazard]:
@@ -280,15 +274,10 @@ def _expression_hazards(node: Any) -> Iterator[PlanHazard]:
             name = _kind(part)
             if name in _CLOCK:
                 yield PlanHazard(str(part.prettyName()), *_BY_CLOCK)
-            elif shaky and name not in _STABLE and _is_source_of_chance(part):
+            elif not shaky or name in _STABLE or part.deterministic():
+                continue
+            elif all(child.deterministic() for child in _children(part)):  # it is not one inside it
                 yield PlanHazard(str(part.prettyName()), *_BY_CHANCE)
-
-
-def _is_source_of_chance(expression: Any) -> bool:
-    """True where the expression itself, not one inside it, is not deterministic."""
-    if expression.deterministic():
-        return False
-    return all(child.deterministic() for child in _children(expression))
 
 
 def _query(df: DataFrame) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files import spec as files
 from airflow_provider_snowpipe.spark.sources.files.listing import binding_of
@@ -277,7 +277,7 @@ def _load(snowpipe, database, directory):
     spec = source_spec({"kind": "sqlite", "database": str(database), "table": "orders"})
     limits = {"commit_timeout": 60.0, "limits": BatchLimits(requests_per_second=10_000)}
     plan = JobPlan("app", URL, PIPE, "job", spec.default_name, spec, credentials_variable="X", **limits)
-    write_plan(plan, directory / "plan.json")
+    (directory / "plan.json").write_text(plan.to_json())
     run = Run(read_plan(str(directory / "plan.json")), snowpipe.client(), object)
     run.prepare()
     run.load(InProcessSpark())
