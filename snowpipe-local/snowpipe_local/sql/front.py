@@ -44,7 +44,6 @@ from snowpipe_local.sql.results import (
     Bindings,
     Result,
     already_dropped,
-    completed,
     done,
     listing,
 )
@@ -175,8 +174,8 @@ def unset_variables(session: Session, reader: Reader) -> Result:
 
 def show_variables(session: Session, _shown: Shown) -> Result:
     """SHOW VARIABLES."""
-    rows = [(name, str(value)) for name, value in sorted(session.variables.items())]
-    return listing(("name", "value"), rows)
+    known = sorted(session.variables.items())
+    return listing("SHOW VARIABLES", (dict(name=name, value=str(value)) for name, value in known))
 
 
 # -- The statements, each with its handler ---------------------------------------------------------------
@@ -200,8 +199,7 @@ def _listing(listed: Callable[[Session, Shown], Result]) -> Handler:
 
     def handler(session: Session, reader: Reader) -> Result:
         shown = Shown.read(reader)
-        kind = shown.kind.removeprefix("USER ")
-        return shown.narrowed(completed(f"SHOW {kind}", listed(session, shown)))
+        return shown.narrowed(listed(session, shown))
 
     return handler
 

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from snowpipe_local.access.model import Securable
@@ -28,7 +29,7 @@ from snowpipe_local.sql.record_expressions import compile_select
 from snowpipe_local.sql.relations import rows_for
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.show import Shown, schemas_in_scope
+from snowpipe_local.sql.show import Shown, placed, schemas_in_scope
 from snowpipe_local.stages.definition import (
     ReadsValue,
     Setting,
@@ -46,10 +47,6 @@ _DEFAULT_TEXT = (
     "COPY INTO {table} FROM (SELECT * FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
     "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 )
-_SHOWN = (
-    "name", "database_name", "schema_name", "definition", "owner", "notification_channel", "comment",
-    "integration", "pattern", "error_integration", "owner_role_type", "invalid_reason", "kind",
-)  # fmt: skip
 _SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 
 
@@ -90,21 +87,21 @@ def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pi
 
 def _listed(session: Session, found: Iterable[tuple[Database, FilePipe | Pipe]]) -> Result:
     """Return what SHOW PIPES and DESCRIBE PIPE answer."""
-    rows = []
-    for database, pipe in found:
-        of_files = pipe if isinstance(pipe, FilePipe) else None
-        failure = session.catalog.pipe_failures.get((database.name, *pipe.key))
-        rows.append(
-            (
-                pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema,
-                pipe.text or _DEFAULT_TEXT.format(table=pipe.table),
-                session.owner(*pipe.seen_as(database.name)), pipe.notification_channel, pipe.comment,
-                *((of_files.integration, of_files.pattern, of_files.error_integration)
-                  if of_files else (None,) * 3),
-                "ROLE", failure.message if failure else None, "STAGE" if of_files else "STREAMING",
-            )
-        )  # fmt: skip
-    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: (row[2], row[3], row[1])))
+    failures = {name: known.message for name, known in session.catalog.pipe_failures.items()}
+    rows = (
+        dict(
+            placed(database.name, *pipe.key), created_on=pipe.created_on_ms,
+            definition=pipe.text or _DEFAULT_TEXT.format(table=pipe.table),
+            owner=session.owner(*pipe.seen_as(database.name)), comment=pipe.comment,
+            notification_channel=pipe.notification_channel, integration=pipe.integration,
+            pattern=pipe.pattern, error_integration=pipe.error_integration,
+            invalid_reason=failures.get((database.name, *pipe.key)),
+            kind="STREAMING" if isinstance(pipe, Pipe) else "STAGE",
+        )
+        for database, pipe in found
+    )  # fmt: skip
+    by_name = itemgetter("database_name", "schema_name", "name")
+    return listing("SHOW PIPES", sorted(rows, key=by_name))
 
 
 def _refuse_default(name: str, verb: str) -> None:
