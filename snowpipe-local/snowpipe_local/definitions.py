@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import duckdb
@@ -13,18 +14,29 @@ import duckdb
 from snowpipe_local.errors import object_exists, object_missing
 from snowpipe_local.names import Names, Rename
 
+T = TypeVar("T")
 
-def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
-    """Run work in one transaction of a cursor; nothing of it stays when it raises."""
+
+def transact(
+    cursor: duckdb.DuckDBPyConnection,
+    work: Callable[[], T],
+    committing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> T:
+    """Run work in one transaction of a cursor; nothing of it stays when it raises.
+
+    :param committing: surrounds the COMMIT.
+    """
     cursor.execute("BEGIN")
     try:
-        work()
-        cursor.execute("COMMIT")
+        result = work()
+        with committing():
+            cursor.execute("COMMIT")
     except BaseException:
         # A COMMIT that failed has ended the transaction already.
         with contextlib.suppress(duckdb.TransactionException):
             cursor.execute("ROLLBACK")
         raise
+    return result
 
 
 class Defined(Protocol):
@@ -46,6 +58,10 @@ class Defined(Protocol):
     def to_row(self) -> list[Any]:
         """Return the row of the hidden table."""
 
+    @classmethod
+    def from_row(cls, database: str, /, *row: Any) -> Self:
+        """Read the row that :meth:`to_row` writes."""
+
     def moved(self, change: Rename) -> Self:
         """Return the object as it is after a rename."""
 
@@ -61,12 +77,7 @@ class Definitions(Generic[D]):
     """
 
     def __init__(
-        self,
-        kind: type[D],
-        read: Callable[..., D],
-        names: Names,
-        cursor: duckdb.DuckDBPyConnection,
-        write_lock: threading.RLock,
+        self, kind: type[D], names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock
     ) -> None:
         self._kind = kind
         self._names = names
@@ -77,7 +88,7 @@ class Definitions(Generic[D]):
         self._is_it = f"{schema} = ? AND {name} = ?"
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({', '.join(kind.COLUMNS)})")
         rows = cursor.execute(f"SELECT * FROM {self._relation}").fetchall()
-        self._known: dict[tuple[str, str], D] = {row[:2]: read(names.database, *row) for row in rows}
+        self._known: dict[tuple[str, str], D] = {row[:2]: kind.from_row(names.database, *row) for row in rows}
 
     def __iter__(self) -> Iterator[D]:
         """Iterate over all of them as they are now, by schema and name."""

@@ -149,6 +149,7 @@ _DUCKDB = {
     "TIME": "TIME", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
     "TIMESTAMP_TZ": ZONED, "VARIANT": "JSON", "OBJECT": "JSON", "ARRAY": "JSON",
 }  # fmt: skip
+_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _FROM_DUCKDB = {
     "BOOLEAN": "BOOLEAN", "DATE": "DATE", "TIME": "TIME", "TIME_NS": "TIME", "DOUBLE": "FLOAT",
     "FLOAT": "FLOAT", "VARCHAR": "VARCHAR", "UUID": "VARCHAR", "INTERVAL": "VARCHAR", "BLOB": "BINARY",
@@ -184,6 +185,11 @@ class ColumnType:
         if self.kind == "NUMBER":
             return f"DECIMAL({self.precision},{self.scale})"
         return _DUCKDB[self.kind]
+
+    @property
+    def wire(self) -> str:
+        """Word of the protocols for the type."""
+        return _WIRE.get(self.kind, self.kind)
 
     @property
     def kept_micros(self) -> int:

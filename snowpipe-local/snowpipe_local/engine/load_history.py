@@ -122,7 +122,7 @@ class FilePipes:
         self._lock = write_lock
         self._schema = names.hidden_schema
         cursor.execute(_DDL.format(s=self._schema))
-        self.pipes = Definitions(FilePipe, FilePipe.from_row, names, cursor, write_lock)
+        self.pipes = Definitions(FilePipe, names, cursor, write_lock)
         self.follow = self.pipes.follow
 
     def find(self, key: PipeKey) -> FilePipe | None:

@@ -24,7 +24,7 @@ from snowpipe_local.errors import Refusal, SqlError, unsupported
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, answer_to
 from snowpipe_local.fronts.sessions import Sessions, open_session
-from snowpipe_local.fronts.sql_api import row_type
+from snowpipe_local.fronts.sql_api import row_type, stats
 from snowpipe_local.fronts.stage_files import StageFilesFront
 from snowpipe_local.limits import Limits
 from snowpipe_local.sql.execution import Batch, Execution, Executions, describe, expired, in_background
@@ -455,11 +455,7 @@ def _stats(result: Result) -> dict[str, int] | None:
     """Return the rows that a statement changed: all of their numbers, or none where it changed none."""
     if not any((result.changed or {}).values()):
         return {} if result.statement_type != SELECT else None
-    kinds = {
-        "numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted",
-        "numDmlDuplicates": "duplicated",
-    }  # fmt: skip
-    return {name: (result.changed or {}).get(kind, 0) for name, kind in kinds.items()}
+    return stats(result.changed or {}, "numDmlDuplicates")
 
 
 def _rows(result: Result, form: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -532,14 +533,8 @@ def _header(fields: Fields, count: int) -> tuple[str, ...]:
 
 
 def _without_first(fields: Fields) -> Fields:
-    return Fields(
-        fields.values,
-        fields.first[1:],
-        fields.count[1:],
-        fields.starts,
-        fields.consumed,
-        {number - 1: reason for number, reason in fields.broken.items() if number},
-    )
+    broken = {number - 1: reason for number, reason in fields.broken.items() if number}
+    return dataclasses.replace(fields, first=fields.first[1:], count=fields.count[1:], broken=broken)
 
 
 def _with_final(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import duckdb
 
+from snowpipe_local.definitions import transact
 from snowpipe_local.engine import load_history as history
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.load_history import LoadEvent
@@ -44,20 +45,15 @@ def commit_load(database: Database, cursor: duckdb.DuckDBPyConnection, work: Cal
 
 
 def _attempt(database: Database, cursor: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
-    cursor.execute("BEGIN")
-    try:
-        result = work()
+    @contextlib.contextmanager
+    def committing() -> Iterator[None]:
         with database.write_lock:
             database.reach("before-load-commit")
-            cursor.execute("COMMIT")
+            yield
             database.dirty = True
             database.reach("after-load-commit")
-    except BaseException:
-        # A COMMIT that failed has ended the transaction already.
-        with contextlib.suppress(duckdb.TransactionException):
-            cursor.execute("ROLLBACK")
-        raise
-    return result
+
+    return transact(cursor, work, committing)
 
 
 log = logging.getLogger(__name__)

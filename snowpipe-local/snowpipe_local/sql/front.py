@@ -117,19 +117,14 @@ def begin(session: Session, reader: Reader) -> Result:
     return done()
 
 
-def commit(session: Session, reader: Reader) -> Result:
-    """COMMIT [WORK]; succeeds outside a transaction, as in Snowflake."""
+def end_transaction(session: Session, reader: Reader) -> Result:
+    """COMMIT [WORK] and ROLLBACK [WORK]; both succeed outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.transaction.commit()
-    return done()
-
-
-def rollback(session: Session, reader: Reader) -> Result:
-    """ROLLBACK [WORK]; succeeds outside a transaction, as in Snowflake."""
-    reader.accept("WORK")
-    reader.end()
-    session.transaction.rollback()
+    if reader.verb == "COMMIT":
+        session.transaction.commit()
+    else:
+        session.transaction.rollback()
     return done()
 
 
@@ -313,8 +308,8 @@ STATEMENTS: dict[str, Handler] = {
     "EXECUTE IMMEDIATE": _execute_immediate,
     "BEGIN": begin,
     "START": begin,
-    "COMMIT": commit,
-    "ROLLBACK": rollback,
+    "COMMIT": end_transaction,
+    "ROLLBACK": end_transaction,
     **{f"SHOW {kind} KEYS": _listing(show.show_keys) for kind in ("PRIMARY", "UNIQUE")},
     **{f"SHOW {kind}": _listing(show.show_nothing) for kind in _NOTHING},
 }

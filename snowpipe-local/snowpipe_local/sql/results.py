@@ -248,7 +248,6 @@ def offset_minutes(value: dt.datetime) -> int:
 
 _BATCH_ROWS = 65_536
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
-_LOGICAL_TYPES = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _INT64_DIGITS = 18
 _MICROS = 1_000_000
 _UTC_MINUTES = 1440
@@ -315,7 +314,7 @@ def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
     if pa.types.is_struct(arrow):
         width = 16 if arrow.num_fields == 3 else 8
     return {
-        "logicalType": _LOGICAL_TYPES.get(kind.kind, kind.kind),
+        "logicalType": kind.wire,
         "precision": str(precision),
         "scale": str(scale),
         "charLength": str(length),

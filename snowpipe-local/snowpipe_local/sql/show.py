@@ -265,7 +265,6 @@ def count_rows(session: Session, table: Table) -> int:
 
 # -- SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema -
 
-_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _MOST_OCTETS = 16_777_216
 
 
@@ -454,7 +453,7 @@ def octets(kind: ColumnType) -> int | None:
 
 
 def _data_type(kind: ColumnType, nullable: bool) -> str:
-    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind)}
+    described: dict[str, object] = {"type": kind.wire}
     if kind.kind == "NUMBER":
         described |= {"precision": kind.precision, "scale": kind.scale}
     elif kind.length is not None:

@@ -490,7 +490,7 @@ class StageDefinition(Definition):
 
     def to_json(self) -> str:
         """Return the form that the hidden table keeps."""
-        return json.dumps({name: _plain(getattr(self, name)) for name in _JSON_FIELDS})
+        return json.dumps({name: getattr(self, name) for name in _JSON_FIELDS}, default=dict)
 
     def to_row(self) -> list[Any]:
         """Return the row of the hidden table."""
@@ -526,7 +526,7 @@ class FileFormatDefinition(Definition):
 
     def to_row(self) -> list[Any]:
         """Return the row of the hidden table."""
-        text = json.dumps({"settings": _plain(self.settings), "comment": self.comment})
+        text = json.dumps({"settings": self.settings, "comment": self.comment}, default=dict)
         return [*self.key, self.created_on_ms, text]
 
     @classmethod
@@ -536,12 +536,6 @@ class FileFormatDefinition(Definition):
         """Read the row that :meth:`to_row` writes."""
         stored = json.loads(text)
         return cls(database, schema, name, created_on_ms, _options(stored["settings"]), stored["comment"])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _options(stored: Mapping[str, Any]) -> dict[str, OptionValue]:

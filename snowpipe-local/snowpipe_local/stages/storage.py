@@ -376,8 +376,8 @@ class Stages:
         self._storage = storage
         self._lock = write_lock
         given = (names, cursor, write_lock)
-        self.stages = Definitions(StageDefinition, StageDefinition.from_row, *given)
-        self.formats = Definitions(FileFormatDefinition, FileFormatDefinition.from_row, *given)
+        self.stages = Definitions(StageDefinition, *given)
+        self.formats = Definitions(FileFormatDefinition, *given)
 
     def of(self, kind: type[Staged]) -> Definitions[Staged]:
         """Return those of one kind that outlive their session."""
