@@ -44,19 +44,17 @@ class Defined(Protocol):
 
     :cvar WORD: how errors name the kind.
     :cvar RELATION: hidden table of the kind.
-    :cvar COLUMNS: its columns; schema and name first, the definition last.
     """
 
     WORD: ClassVar[str]
     RELATION: ClassVar[str]
-    COLUMNS: ClassVar[tuple[str, ...]]
 
     @property
     def key(self) -> tuple[str, str]:
         """Schema and name."""
 
     def to_row(self) -> list[Any]:
-        """Return the row of the hidden table."""
+        """Return the row of the hidden table: schema, name, time of creation and the rest as JSON."""
 
     @classmethod
     def from_row(cls, database: str, /, *row: Any) -> Self:
@@ -67,6 +65,8 @@ class Defined(Protocol):
 
 
 D = TypeVar("D", bound=Defined)
+_COLUMNS = "schema_name VARCHAR, object_name VARCHAR, created_on_ms BIGINT, definition VARCHAR"
+_IS_IT = "schema_name = ? AND object_name = ?"
 
 
 class Definitions(Generic[D]):
@@ -84,9 +84,7 @@ class Definitions(Generic[D]):
         self._cursor = cursor
         self._lock = write_lock
         self._relation = f"{names.hidden_schema}.{kind.RELATION}"
-        schema, name, *_ = (column.split()[0] for column in kind.COLUMNS)
-        self._is_it = f"{schema} = ? AND {name} = ?"
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({', '.join(kind.COLUMNS)})")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({_COLUMNS})")
         rows = cursor.execute(f"SELECT * FROM {self._relation}").fetchall()
         self._known: dict[tuple[str, str], D] = {row[:2]: kind.from_row(names.database, *row) for row in rows}
 
@@ -127,6 +125,12 @@ class Definitions(Generic[D]):
         with self._lock:
             self._write(known, None, also)
 
+    def drop_schema(self, schema: str) -> None:
+        """Drop those of a schema."""
+        for known in self:
+            if known.key[0] == schema:
+                self.drop(known)
+
     def require(self, key: tuple[str, str]) -> None:
         """Raise when one is gone.
 
@@ -143,7 +147,7 @@ class Definitions(Generic[D]):
         moved = {known.key: known for known in (each.moved(change) for each in self._known.values())}
         for key, known in moved.items():
             self._cursor.execute(
-                f"UPDATE {self._relation} SET definition = ? WHERE {self._is_it}", [known.to_row()[-1], *key]
+                f"UPDATE {self._relation} SET definition = ? WHERE {_IS_IT}", [known.to_row()[-1], *key]
             )
 
         def follow() -> None:
@@ -159,11 +163,9 @@ class Definitions(Generic[D]):
 
         def write() -> None:
             if old is not None:
-                self._cursor.execute(f"DELETE FROM {self._relation} WHERE {self._is_it}", list(old.key))
+                self._cursor.execute(f"DELETE FROM {self._relation} WHERE {_IS_IT}", list(old.key))
             if new is not None:
-                row = new.to_row()
-                marks = ", ".join("?" * len(row))
-                self._cursor.execute(f"INSERT INTO {self._relation} VALUES ({marks})", row)
+                self._cursor.execute(f"INSERT INTO {self._relation} VALUES (?, ?, ?, ?)", new.to_row())
             if also is not None:
                 also()
 

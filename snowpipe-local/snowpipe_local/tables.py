@@ -16,6 +16,7 @@ from snowpipe_local.errors import compilation_error, unsupported
 
 _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([A-Za-z_][\w$]*))')
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"')
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _DOT = re.compile(r"\s*\.")
 
 
@@ -25,6 +26,11 @@ def quote(name: str) -> str:
     :param name: exact name, any characters.
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def shown(name: str) -> str:
+    """Return an identifier as Snowflake shows it: quoted where its name needs that."""
+    return name if _PLAIN.fullmatch(name) else quote(name)
 
 
 def quote_path(*parts: str) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowpipe_local.errors import SqlError, compilation_error
+from snowpipe_local.errors import SqlError
 from snowpipe_local.loading.chunks import (
     CSV,
     Chunk,
@@ -416,8 +416,6 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
     reader = _Reader(dialect, bool(options.get("MULTI_LINE", True)))
     header_lines = int(options.get("SKIP_HEADER", 0))
     parse_header = bool(options.get("PARSE_HEADER", False))
-    if parse_header and header_lines:
-        raise compilation_error("PARSE_HEADER = TRUE and SKIP_HEADER cannot be combined.")
     names: tuple[str, ...] = ()
     carry = b""
     for block, final in _with_final(utf8_blocks(blocks, options)):

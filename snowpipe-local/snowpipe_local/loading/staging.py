@@ -465,11 +465,10 @@ def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:
 def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: int) -> Iterator[Chunk]:
     """Read the records of a staged file, some at a time.
 
-    :raises SqlError: for a type that is not one of :data:`LOADED_TYPES`, or a file that cannot be read.
+    :param file_format: of one of :data:`LOADED_TYPES`.
+    :raises SqlError: for a file that cannot be read.
     """
     kind = file_format.type
-    if kind not in LOADED_TYPES:
-        raise unsupported(f"loading of files of type {kind}")
     if kind in {"PARQUET", "ORC"}:
         return read_columns(path, file.path, kind)
     blocks = read_blocks(path, file.path, str(file_format["COMPRESSION"]))

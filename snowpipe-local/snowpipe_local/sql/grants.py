@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import Result, done, listing
 from snowpipe_local.sql.session import Session
-from snowpipe_local.tables import quote
+from snowpipe_local.tables import shown
 
 # -- Objects by kind: which exist in a schema, and where a statement's name points -----------------------
 
@@ -42,7 +41,7 @@ _NAMES: dict[str, Callable[[Database, str], Iterable[str]]] = {
 
 
 def _pipes(database: Database) -> list[PipeKey]:
-    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes.pipes]
+    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes]
 
 
 def names(database: Database, schema: str, kind: str) -> list[str]:
@@ -103,8 +102,6 @@ def inside(session: Session, kind: str, scope: Securable) -> list[Securable]:
 
 
 # -- SHOW GRANTS and SHOW FUTURE GRANTS ------------------------------------------------------------------
-
-_BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
 def show_grants(session: Session, reader: Reader) -> Result:
@@ -189,7 +186,7 @@ def _roles(given: Iterable[RoleGrant]) -> Result:
 
 
 def _written(target: Securable) -> str:
-    return ".".join(name if _BARE.fullmatch(name) else quote(name) for name in target.path)
+    return ".".join(map(shown, target.path))
 
 
 # -- GRANT and REVOKE of privileges on objects -----------------------------------------------------------

@@ -19,7 +19,7 @@ from snowpipe_local.sql.relations import registered_result
 from snowpipe_local.sql.results import DOCUMENTED, Result, listing
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue, read_file_format
-from snowpipe_local.tables import IDENTITY, PRIMARY, UNIQUE, Column, Table, quote, read_whole_path
+from snowpipe_local.tables import IDENTITY, PRIMARY, UNIQUE, Column, Table, read_whole_path, shown
 
 SCHEMA = "INFORMATION_SCHEMA"
 _Row = Mapping[str, Any]
@@ -151,7 +151,7 @@ def _views(session: Session, database: Database) -> Iterator[_Row]:
 
 
 def _pipes(session: Session, database: Database) -> Iterator[_Row]:
-    for pipe in (*database.pipes, *database.file_pipes.pipes):
+    for pipe in (*database.pipes, *database.file_pipes):
         seen = pipe.seen_as(database.name)
         if session.can_see(*seen):
             yield dict(
@@ -271,7 +271,7 @@ def get_ddl(session: Session, arguments: list[exp.Expr]) -> str:
 
 def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
     database = session.visible_database(path[0])
-    parts = [f"create or replace database {_name(database.name)};"]
+    parts = [f"create or replace database {shown(database.name)};"]
     for schema in sorted(database.schemas):
         if session.can_see("SCHEMA", database.name, schema):
             parts += _schema(session, database, schema, whole=whole)
@@ -281,7 +281,7 @@ def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
 def _schema(session: Session, database: Database, schema: str, *, whole: bool) -> Iterator[str]:
     if schema not in database.schemas:
         raise object_missing("Schema", f"{database.name}.{schema}")
-    written = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
+    written = f"{shown(database.name)}.{shown(schema)}" if whole else shown(schema)
     yield f"create or replace schema {written};"
     for kind in _IN_SCHEMA:
         securable, find, _ = _KINDS[kind]
@@ -299,11 +299,11 @@ def _shows(session: Session, securable: str, known: object, *path: str) -> bool:
 def _object(session: Session, database: Database, kind: str, key: tuple[str, str], *, whole: bool) -> str:
     schema, name = key
     securable, find, write = _KINDS[kind]
-    shown, known = name.partition("\x01")[0], find(database, schema, name)
-    if known is None or (name == shown and not _shows(session, securable, known, database.name, *key)):
-        raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")
-    path = (database.name, schema, shown) if whole else (shown,)
-    return write(database, known, ".".join(_name(part) for part in path))
+    bare, known = name.partition("\x01")[0], find(database, schema, name)
+    if known is None or (name == bare and not _shows(session, securable, known, database.name, *key)):
+        raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{bare}")
+    path = (database.name, schema, bare) if whole else (bare,)
+    return write(database, known, ".".join(map(shown, path)))
 
 
 def _table(database: Database, table: Table, written: str) -> str:
@@ -322,7 +322,7 @@ def _table(database: Database, table: Table, written: str) -> str:
 
 
 def _column(database: Database, schema: str, table: str, column: Column) -> str:
-    text = f"\t{_name(column.name)} {column.type}"
+    text = f"\t{shown(column.name)} {column.type}"
     identity = IDENTITY.match(column.default_text or "")
     if not column.nullable:
         text += " NOT NULL"
@@ -365,7 +365,7 @@ def _file_format(_database: Database, known: FileFormatDefinition, written: str)
 
 def _find_pipe(database: Database, schema: str, name: str) -> FilePipe | Pipe | None:
     key = PipeKey(schema, name)
-    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    pipe = database.file_pipes.find(*key) or database.pipes.find(key)
     return pipe if pipe is not None and pipe.text else None
 
 
@@ -373,10 +373,6 @@ def _pipe(_database: Database, pipe: FilePipe | Pipe, written: str) -> str:
     options = " auto_ingest=true" if pipe.notification_channel else ""
     options += f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
     return f"create or replace pipe {written}{options} as {pipe.text};"
-
-
-def _name(name: str) -> str:
-    return name if _PLAIN.match(name) else quote(name)
 
 
 def _text(text: str) -> str:

@@ -74,7 +74,7 @@ class PipeLoads:
             self._catalog.files_queued.clear()
             failed = False
             for database in self._catalog.databases:
-                for pipe in database.file_pipes.pipes:
+                for pipe in database.file_pipes:
                     failed |= not self._drain(database, pipe.key)
             self._catalog.files_queued.wait(RETRY_SECONDS if failed else None)
 
@@ -85,7 +85,7 @@ class PipeLoads:
         cursor = self._catalog.cursor()
         try:
             while not self._stopping:
-                pipe = database.file_pipes.find(key)
+                pipe = database.file_pipes.find(*key)
                 if pipe is None or pipe.paused_on_ms is not None:
                     break
                 waiting = database.file_pipes.waiting(cursor, key, GROUP_FILES)
@@ -95,7 +95,7 @@ class PipeLoads:
                 failures.pop(where, None)
             return True
         except Exception as error:
-            if self._catalog.find(database.name) is not database or database.file_pipes.find(key) is None:
+            if self._catalog.find(database.name) is not database or database.file_pipes.find(*key) is None:
                 # Dropped meanwhile, or under another name, which has a turn of its own.
                 return True
             known = failures.get(where)
@@ -364,7 +364,7 @@ class FolderWatch:
     def _watched(self) -> list[tuple[FilePipe, CopyPlan, Path]]:
         found = []
         for database in self._catalog.databases:
-            for pipe in database.file_pipes.pipes:
+            for pipe in database.file_pipes:
                 if not pipe.auto_ingest:
                     continue
                 try:

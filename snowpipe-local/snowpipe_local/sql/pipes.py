@@ -15,6 +15,7 @@ from snowpipe_local.engine.load_history import DAY_MS, FilePipe
 from snowpipe_local.errors import (
     Refusal,
     SqlError,
+    access_error,
     compilation_error,
     object_exists,
     object_missing,
@@ -63,7 +64,7 @@ def _find(session: Session, path: tuple[str, ...]) -> tuple[Database, PipeKey, F
     """Return where a pipe of this name is or would be, and the pipe if it exists and shows."""
     database, schema, name = session.resolve(path)
     key = PipeKey(schema, name)
-    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    pipe = database.file_pipes.find(*key) or database.pipes.find(key)
     shows = pipe is not None and session.can_see(*pipe.seen_as(database.name))
     return database, key, pipe if shows else None
 
@@ -106,12 +107,7 @@ def _listed(session: Session, found: Iterable[tuple[Database, FilePipe | Pipe]])
 
 def _refuse_default(name: str, verb: str) -> None:
     if name.upper().endswith(DEFAULT_PIPE_SUFFIX):
-        raise SqlError(
-            "003001",
-            "42501",
-            f"SQL access control error:\nPipe '{name}' is a default pipe, managed by Snowflake; "
-            f"it cannot be {verb}.",
-        )
+        raise access_error(f"Pipe '{name}' is a default pipe, managed by Snowflake; it cannot be {verb}.")
 
 
 def _compile(session: Session, namespace: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
@@ -213,8 +209,6 @@ _OPTIONS: dict[str, ReadsValue] = {
     "AUTO_INGEST": boolean,
     **dict.fromkeys(("COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION"), string),
 }
-# Documentation page "CREATE PIPE": copy options that a pipe may not have.
-_FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
 
 
 def create_pipe(session: Session, reader: Reader) -> Result:
@@ -226,7 +220,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
     session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     key = PipeKey(schema, name)
-    of_files, streaming = database.file_pipes.find(key), database.pipes.find(key)
+    of_files, streaming = database.file_pipes.find(*key), database.pipes.find(key)
     streams = "TABLE(DATA_SOURCE(" in "".join(reader.text[reader.position :].upper().split())
     if streams:
         if set(settings) - {"COMMENT"}:
@@ -259,7 +253,7 @@ def drop_pipe(session: Session, reader: Reader) -> Result:
     head = reader.last_target()
     session.transaction.commit()
     database, schema, name = session.resolve(head.path)
-    of_files = database.file_pipes.find(PipeKey(schema, name))
+    of_files = database.file_pipes.find(schema, name)
     if of_files is None:
         _refuse_default(name, "dropped")
     if of_files is not None or database.pipes.find(PipeKey(schema, name)) is not None:
@@ -279,7 +273,7 @@ def show_pipes(session: Session, shown: Shown) -> Result:
     found = [
         (database, pipe)
         for database, schema in schemas_in_scope(session, shown)
-        for pipe in (*database.file_pipes.pipes, *database.pipes)
+        for pipe in (*database.file_pipes, *database.pipes)
         if pipe.key.schema == schema
         and shown.matches(pipe.key.name)
         and session.can_see(*pipe.seen_as(database.name))
@@ -313,14 +307,15 @@ def _compiled(
 
 def _check(plan: CopyPlan) -> None:
     options = plan.options
-    written = {
+    # Documentation page "CREATE PIPE": copy options that a pipe may not have.
+    forbidden = {
         "FILES": options.files is not None,
         "SIZE_LIMIT": options.size_limit is not None,
-        "VALIDATION_MODE": options.validation is not None,
         **{name: options.has(name) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
+        "VALIDATION_MODE": options.validation is not None,
     }
-    for name in _FORBIDDEN:
-        if written[name]:
+    for name, is_written in forbidden.items():
+        if is_written:
             raise compilation_error(f"copy option {name} is not supported in a pipe.")
     if plan.on_error.action not in ("CONTINUE", SKIP_FILE):
         raise compilation_error("copy option ON_ERROR = ABORT_STATEMENT is not supported in a pipe.")
@@ -377,7 +372,7 @@ def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool
             f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
             "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
         )
-    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
+    database.file_pipes.change(pipe, dataclasses.replace(pipe, paused_on_ms=None))
     session.catalog.watch_changed()
 
 
@@ -386,7 +381,7 @@ def _change(
 ) -> None:
     """SET, and UNSET, which gives None."""
     for name, value in settings.items():
-        current = database.file_pipes.find(pipe.key) or pipe
+        current = database.file_pipes.find(*pipe.key) or pipe
         if name == "PIPE_EXECUTION_PAUSED":
             if value is not None and not isinstance(value, bool):
                 raise invalid_value(name, value, "TRUE or FALSE")
@@ -394,7 +389,7 @@ def _change(
         elif name == "COMMENT" or (value is not None and name in ("ERROR_INTEGRATION", "INTEGRATION")):
             session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
             changed: Any = {name.lower(): None if value is None else string(name, value)}
-            database.file_pipes.change(dataclasses.replace(current, **changed))
+            database.file_pipes.change(current, dataclasses.replace(current, **changed))
         else:
             raise invalid_parameter(name)
 
@@ -404,7 +399,7 @@ def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, pa
     if not paused:
         resume(session, database, pipe, forced=False)
     elif pipe.paused_on_ms is None:
-        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
+        database.file_pipes.change(pipe, dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
 
 
 # -- System functions: SYSTEM$PIPE_STATUS, SYSTEM$PIPE_FORCE_RESUME, tokens of channels, SYSTEM$WAIT -----

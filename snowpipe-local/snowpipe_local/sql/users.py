@@ -38,7 +38,7 @@ from snowpipe_local.sql.reader import Reader, flag, whole
 from snowpipe_local.sql.results import Result, done, listing, status, texts
 from snowpipe_local.sql.session import Session, require_unrestricted
 from snowpipe_local.sql.show import Shown
-from snowpipe_local.stages.definition import invalid_value
+from snowpipe_local.stages.definition import as_written, invalid_value
 from snowpipe_local.stages.storage import user_identity
 
 # -- Properties of warehouses and users, by tables of their fields ---------------------------------------
@@ -81,10 +81,6 @@ def _properties(reader: Reader, verb: str) -> dict[str, str | None]:
     return dict(reader.properties(needed=True)) if verb == "SET" else {}
 
 
-def _plain(_name: str, value: str) -> str:
-    return value
-
-
 def _identifier(_name: str, value: str) -> str:
     return value.upper() if re.fullmatch(r"[A-Za-z_][\w$]*", value) else value
 
@@ -115,7 +111,7 @@ def _size(name: str, value: str) -> str:
 
 _WAREHOUSE_FIELDS = {
     "WAREHOUSE_SIZE": ("size", _size), "AUTO_SUSPEND": ("auto_suspend", whole),
-    "AUTO_RESUME": ("auto_resume", flag), "COMMENT": ("comment", _plain),
+    "AUTO_RESUME": ("auto_resume", flag), "COMMENT": ("comment", as_written),
 }  # fmt: skip
 _RIGHTS = {
     "SUSPEND": "OPERATE", "RESUME": "OPERATE", "ABORT ALL QUERIES": "OPERATE", "SET": "MODIFY",
@@ -384,9 +380,9 @@ def _secondary_of(name: str, value: str) -> str:
 
 _USER_FIELDS = {
     "LOGIN_NAME": ("login_name", _identifier), "DEFAULT_ROLE": ("default_role", _identifier),
-    "DEFAULT_NAMESPACE": ("default_namespace", _plain),
+    "DEFAULT_NAMESPACE": ("default_namespace", as_written),
     "DEFAULT_WAREHOUSE": ("default_warehouse", _identifier),
-    "DEFAULT_SECONDARY_ROLES": ("default_secondary_roles", _secondary_of), "COMMENT": ("comment", _plain),
+    "DEFAULT_SECONDARY_ROLES": ("default_secondary_roles", _secondary_of), "COMMENT": ("comment", as_written),
     "PASSWORD": ("password", _password), "DISABLED": ("disabled", flag),
 }  # fmt: skip
 # Remembered and shown; only the time-out has an effect here.
