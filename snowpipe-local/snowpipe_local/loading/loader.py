@@ -112,7 +112,7 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     staged = StagedRecords(cursor, plan)
     name = plan.location.listed_name(file)
     try:
-        read_file(plan, staged, file)
+        staged.fill(file)
     except SqlError as error:
         # A statement that is wrong is wrong for every file.
         if plan.on_error.action == ABORT_STATEMENT or error.sqlstate.startswith(("0A", "42")):
@@ -131,20 +131,6 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     loaded = staged.insert()
     status = history.PARTIALLY_LOADED if rejected else history.LOADED
     return FileOutcome(file, name, status, parsed, loaded, limit, rejected, first)
-
-
-def read_file(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
-    """Read one file into the temporary table.
-
-    :raises SqlError: when it cannot be read.
-    """
-    try:
-        with plan.location.local_copy(file) as path:
-            staged.fill(file, path, plan.database.clock.now_ms())
-    except FileNotFoundError as error:
-        raise SqlError(
-            "091016", "22000", f"Remote file '{file.path}' was not found; it was removed."
-        ) from error
 
 
 def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[StagedFile], list[FileOutcome]]:

@@ -41,18 +41,11 @@ def alter_table(session: Session, reader: Reader) -> Result:
     return done()
 
 
-def _set(target: _Target, reader: Reader) -> Iterator[None]:
-    settings = reader.settings(needed=True)
+def _set(verb: str, target: _Target, reader: Reader) -> Iterator[None]:
+    settings = reader.settings(needed=True) if verb == "SET" else dict.fromkeys(reader.names())
     reader.end()
     yield
     ddl.alter_table(*target, settings)
-
-
-def _unset(target: _Target, reader: Reader) -> Iterator[None]:
-    names = reader.names()
-    reader.end()
-    yield
-    ddl.alter_table(*target, dict.fromkeys(names))
 
 
 def _add_key(kind: str, target: _Target, reader: Reader) -> Iterator[None]:
@@ -216,21 +209,15 @@ def _swap(target: _Target, reader: Reader) -> Iterator[None]:
     _rename_all(session, database, [(table, other.name), (other, table.name)])
 
 
-def _cluster(target: _Target, reader: Reader) -> Iterator[None]:
+def _cluster(keyed: bool, target: _Target, reader: Reader) -> Iterator[None]:
     session, database, table = target
-    reader.accept("LINEAR")
-    written = reader.parenthesized()
+    if keyed:
+        reader.accept("LINEAR")
+    written = reader.parenthesized() if keyed else ""
     reader.end()
     yield
-    key = ddl.key_of(session, table, written)
+    key = ddl.key_of(session, table, written) if keyed else None
     database.tables.change(dataclasses.replace(table, clustering_key=key))
-
-
-def _uncluster(target: _Target, reader: Reader) -> Iterator[None]:
-    reader.end()
-    yield
-    _, database, table = target
-    database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
 def _columns(target: _Target, reader: Reader) -> Iterator[None]:
@@ -330,10 +317,9 @@ _UNKNOWN = (
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
 _ACTIONS: dict[str, Callable[[_Target, Reader], Iterator[None]]] = {
-    "SET": _set,
-    "UNSET": _unset,
-    "DROP CLUSTERING KEY": _uncluster,
-    "CLUSTER BY": _cluster,
+    **{verb: functools.partial(_set, verb) for verb in ("SET", "UNSET")},
+    "DROP CLUSTERING KEY": functools.partial(_cluster, False),
+    "CLUSTER BY": functools.partial(_cluster, True),
     **{f"ADD {kind}": functools.partial(_add_key, kind) for kind in _KEYS},
     **{f"DROP {kind}": functools.partial(_drop_key, kind) for kind in _KEYS},
     "SUSPEND RECLUSTER": _ignore,

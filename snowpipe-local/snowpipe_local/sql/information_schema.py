@@ -38,7 +38,7 @@ def describe_view(session: Session, reader: Reader) -> Result:
     """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
     path = reader.last_path()
     if path[-2:-1] != (SCHEMA,):
-        return show.describe_view(session, path)
+        return show.described_columns(show.columns_of(session.defined(VIEW, path, listed=True)[1]))
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
     _view(owner, path[-1])
     return show.described_columns(Column(name, kind) for name, (kind, *_) in DOCUMENTED[path[-1]].items())

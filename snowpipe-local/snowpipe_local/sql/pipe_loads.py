@@ -135,7 +135,7 @@ def load_group(
             return
         log.exception("file %s of pipe %s.%s failed", group[0].path, pipe.key.schema, pipe.key.name)
         message = f"internal error of the local service: {error}"
-        commit_load(database, cursor, lambda: _fail(plan, pipe, group[0], present, cursor, message))
+        commit_load(database, cursor, lambda: _load(plan, pipe, group, present, cursor, message))
 
 
 def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPlan:
@@ -172,49 +172,36 @@ def _load(
     group: list[QueuedFile],
     present: dict[str, StagedFile],
     cursor: duckdb.DuckDBPyConnection,
+    broken: str | None = None,
 ) -> None:
+    """Load a group, and take it from the queue.
+
+    :param broken: why no file of it can be loaded.
+    """
     plan.check_names()
     database = plan.database
+    where = (pipe.key.schema, pipe.key.name)
     since_ms = max(pipe.created_on_ms, database.clock.now_ms() - PIPE_MEMORY_MS)
-    known = database.history.loaded_by_pipe(cursor, pipe.key.schema, pipe.key.name, since_ms)
+    known = database.history.loaded_by_pipe(cursor, *where, since_ms)
     events: list[LoadEvent] = []
     for queued in group:
         path = plan.location.path_of(queued.path)
-        file = present.get(path)
+        file, why = present.get(path), broken
         if file is None:
-            missing = StagedFile(path, queued.size or 0, "", 0)
+            file = StagedFile(path, queued.size or 0, "", 0)
             why = f"Remote file '{plan.location.base}{path}' was not found."
-            events.append(_failed(plan, pipe, queued, missing, why))
-        elif plan.file_key(file) not in known:
+        elif plan.file_key(file) in known:
+            continue
+        else:
             known.add(plan.file_key(file))
-            outcome = loader.load_file(plan, cursor, file)
-            events.append(_event(plan, pipe, queued, outcome))
+        outcome = (
+            loader.load_file(plan, cursor, file)
+            if why is None
+            else loader.FileOutcome(file, file.path, history.LOAD_FAILED, errors_seen=1, message=why)
+        )
+        events.append(loader.event_of(plan, outcome, database.clock.now_ms(), where, queued.received_on_ms))
     database.history.record(cursor, events)
     database.file_pipes.take(cursor, group)
-
-
-def _fail(
-    plan: CopyPlan,
-    pipe: FilePipe,
-    queued: QueuedFile,
-    present: dict[str, StagedFile],
-    cursor: duckdb.DuckDBPyConnection,
-    message: str,
-) -> None:
-    file = present.get(plan.location.path_of(queued.path))
-    if file is not None:
-        plan.database.history.record(cursor, [_failed(plan, pipe, queued, file, message)])
-    plan.database.file_pipes.take(cursor, [queued])
-
-
-def _event(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, outcome: loader.FileOutcome) -> LoadEvent:
-    where = (pipe.key.schema, pipe.key.name)
-    return loader.event_of(plan, outcome, plan.database.clock.now_ms(), where, queued.received_on_ms)
-
-
-def _failed(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, file: StagedFile, message: str) -> LoadEvent:
-    outcome = loader.FileOutcome(file, file.path, history.LOAD_FAILED, errors_seen=1, message=message)
-    return _event(plan, pipe, queued, outcome)
 
 
 def _state(error: Exception) -> str:

@@ -14,7 +14,6 @@ from sqlglot import exp
 
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
 from snowpipe_local.loading import loader
-from snowpipe_local.loading.loader import read_file
 from snowpipe_local.loading.selection import ByName, ByPosition
 from snowpipe_local.loading.staging import CopyPlan, RowError, StagedRecords
 from snowpipe_local.sql import functions
@@ -77,7 +76,7 @@ def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Re
         staged = StagedRecords(session.cursor, plan, MOST_ERRORS - len(rows), with_records=True)
         name = plan.location.listed_name(file)
         try:
-            read_file(plan, staged, file)
+            staged.fill(file)
         except SqlError as error:
             if error.sqlstate.startswith(("0A", "42")):
                 raise
@@ -95,7 +94,7 @@ def _first_rows(session: Session, plan: CopyPlan, most: int) -> Result:
         if len(rows) >= most:
             break
         staged = StagedRecords(session.cursor, plan)
-        read_file(plan, staged, file)
+        staged.fill(file)
         for error in staged.errors:
             if error.row <= most - len(rows):
                 raise error.abort(plan.location.listed_name(file))

@@ -325,7 +325,7 @@ def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
 
 def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     scale = kind.scale or 0
-    if scale == 0 and all(value is None or _is_small(value) for value in values):
+    if scale == 0 and all(v is None or (type(v) is int and abs(v) < 10**_INT64_DIGITS) for v in values):
         return pa.array(values, pa.int64())
     decimals = pa.array(values, pa.decimal128(38, scale))
     # The same 128-bit integers without the decimal point; the scale travels in the metadata.
@@ -334,10 +334,6 @@ def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     if limits["max"] is None or limits["max"] < 10**_INT64_DIGITS:
         return unscaled.cast(pa.int64())
     return decimals
-
-
-def _is_small(value: Any) -> bool:
-    return type(value) is int and -(10**_INT64_DIGITS) < value < 10**_INT64_DIGITS
 
 
 def _arrow_results_timestamp(values: Sequence[Any], kind: ColumnType) -> pa.Array:

@@ -353,19 +353,7 @@ def describe_relation(session: Session, reader: Reader) -> Result:
     database, schema, name = session.resolve(path)
     if database.objects.find(VIEW, schema, name) is None:
         return describe_table(session, path)
-    return describe_view(session, path)
-
-
-def describe_view(session: Session, path: tuple[str, ...]) -> Result:
-    """Return what DESCRIBE VIEW answers.
-
-    :raises SqlError: for a view that does not exist, or stays hidden.
-    """
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(VIEW, schema, name)
-    if known is None or not session.can_see(VIEW, database.name, schema, name):
-        raise object_missing("View", f"{database.name}.{schema}.{name}")
-    return described_columns(columns_of(known))
+    return described_columns(columns_of(session.defined(VIEW, path, listed=True)[1]))
 
 
 def described_columns(

@@ -193,10 +193,6 @@ def _file(
                     raise _unreadable(location, file, chunk, record, reason)
                 rows = cursor.sql(f"SELECT {', '.join(values)} FROM {source} ORDER BY i").to_arrow_table()
                 found.append(rows.cast(_empty(columns).schema))
-    except FileNotFoundError as error:
-        raise SqlError(
-            "091016", "22000", f"Remote file '{file.path}' was not found; it was removed."
-        ) from error
     finally:
         cursor.unregister(RECORDS)
     return found

@@ -100,7 +100,7 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
             owner, schema, name = session.resolve(head.path)
             if owner.objects.find(VIEW, schema, name) is None and owner.tables.find(schema, name) is not None:
                 raise another_kind("TABLE", VIEW)
-        database, known = _existing(session, kind, head.path)
+        database, known = session.defined(kind, head.path)
         session.require("OWNERSHIP", kind, database.name, known.schema, known.name)
         database.objects.remove(kind, known.schema, known.name)
         database.objects.remove(f"COMMENT {kind}", known.schema, known.name)
@@ -108,14 +108,6 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
         return status(f"{known.name} successfully dropped.")
 
     return handler
-
-
-def _existing(session: Session, kind: str, path: tuple[str, ...]) -> tuple[Database, SchemaObject]:
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(kind, schema, name)
-    if known is None:
-        raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
-    return database, known
 
 
 def show_sequences(session: Session, shown: Shown) -> Result:
@@ -131,11 +123,8 @@ def show_sequences(session: Session, shown: Shown) -> Result:
 
 def describe_sequence(session: Session, reader: Reader) -> Result:
     """DESCRIBE SEQUENCE name."""
-    database, schema, name = session.resolve(reader.last_path())
-    known = database.objects.find(SEQUENCE, schema, name)
-    if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
-        raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
-    return _listed(session, "DESCRIBE SEQUENCE", [(database, known)])
+    found = session.defined(SEQUENCE, reader.last_path(), listed=True)
+    return _listed(session, "DESCRIBE SEQUENCE", [found])
 
 
 def default_of(session: Session, expression: exp.Expr) -> str | None:
@@ -145,7 +134,7 @@ def default_of(session: Session, expression: exp.Expr) -> str | None:
     path = tuple(
         part.name if part.args.get("quoted") else part.name.upper() for part in expression.parts[:-1]
     )
-    database, known = _existing(session, SEQUENCE, path)
+    database, known = session.defined(SEQUENCE, path)
     session.require("USAGE", SEQUENCE, database.name, known.schema, known.name)
     return f"nextval({literal(_engine_path(database, known))})"
 
