@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import datetime as dt
 import decimal
@@ -253,26 +252,13 @@ _MICROS = 1_000_000
 _UTC_MINUTES = 1440
 
 
-def encode_stream(result: Result) -> str:
-    """Encode a result as a base64 Arrow IPC stream.
-
-    :returns: the value of ``rowsetBase64``; empty for a result without rows.
-    :raises pyarrow.ArrowException: when a value does not fit, for example an integer of 39 digits.
-    """
-    if not result.rows:
-        # Connector 4.8.1 builds no pandas frame from a stream without a batch, and dies of an empty batch.
-        return ""
-    [stream] = encode_streams(result, [len(result.rows)])
-    return base64.b64encode(stream).decode("ascii")
-
-
 def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     """Encode a result as several Arrow IPC streams of one schema.
 
     Numbers and times are encoded at once, because their values choose the type. Texts are encoded for each
     stream, because they may be large.
 
-    :raises pyarrow.ArrowException: as :func:`encode_stream`.
+    :raises pyarrow.ArrowException: when a value does not fit, for example an integer of 39 digits.
     """
     encoders, fields = [], []
     for position, column in enumerate(result.columns):
