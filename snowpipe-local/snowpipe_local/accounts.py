@@ -188,22 +188,6 @@ class IssuedSecrets:
     client_secret: str = field(repr=False)
     refresh_token: str = field(repr=False)
 
-    def check_client(self, client_id: str, client_secret: str) -> None:
-        """Compare an OAuth client's id and secret in constant time.
-
-        :raises TokenError: when either is wrong.
-        """
-        if not _same((client_id, self.client_id), (client_secret, self.client_secret)):
-            raise TokenError("client id or client secret is wrong; read them from oauth_client.json")
-
-    def check_refresh_token(self, token: str) -> None:
-        """Compare a refresh token in constant time.
-
-        :raises TokenError: when it is another one.
-        """
-        if not _same((token, self.refresh_token)):
-            raise TokenError("the refresh token is wrong; read it from oauth_client.json")
-
 
 def issue_access_token(secret: bytes, user: str, scope: str = "") -> str:
     """Return an OAuth access token that is good for :data:`ACCESS_TOKEN_SECONDS`.
@@ -256,7 +240,7 @@ def ensure_secrets(home: DataDirectory) -> IssuedSecrets:
     return IssuedSecrets(*(file.read_text().strip() for file in made), *values)
 
 
-def _same(*pairs: tuple[str, str]) -> bool:
+def same(*pairs: tuple[str, str]) -> bool:
     """Compare each given text with the expected one; the time taken reveals nothing about any."""
     return all([hmac.compare_digest(given.encode(), expected.encode()) for given, expected in pairs])
 
@@ -340,7 +324,7 @@ class Account:
                     if known.expires_on_ms is not None and known.expires_on_ms <= now:
                         raise TokenError("it has expired; add another with ALTER USER .. ADD PAT")
                     return user.name, known.role
-        if not _same((token, self.issued.pat)):
+        if not same((token, self.issued.pat)):
             raise TokenError("it is not the programmatic access token in demo_pat")
         if self.access.state.users[self.user].disabled:
             raise TokenError("its user was disabled")

@@ -113,7 +113,7 @@ class Commands:
             "faults": (self._set_faults, ("set", "clear")),
             "failover": (self._fail_over, ("pipe", "back")),
             "invalidate": (self._invalidate, ("pipe", "channel")),
-            "checkpoint": (self._checkpoint, ()),
+            "checkpoint": (lambda _: {"databases": {d.name: d.checkpoint() for d in catalog.databases}}, ()),
             "requests": (lambda _: {"requests": faults.requests, "held": faults.held}, ()),
             "rotate-key": (self._rotate_key, ()),
             "status": (lambda _: snapshot(catalog, faults), ()),
@@ -167,9 +167,6 @@ class Commands:
             raise ConfigurationError(f"{PIPE_MISSING}: no named channel {name} in pipe {pipe}")
         channel.invalidate(MUST_REOPEN)
         return {"channel": name, "status": MUST_REOPEN}
-
-    def _checkpoint(self, _: Arguments) -> Answer:
-        return {"databases": {each.name: each.checkpoint() for each in self._catalog.databases}}
 
     def _rotate_key(self, _: Arguments) -> Answer:
         spool = self._catalog.spool

@@ -33,6 +33,7 @@ from snowpipe_local.admin import ask
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.environment import check_ready, run_statement, variables
 from snowpipe_local.errors import ConfigurationError, ServiceError
+from snowpipe_local.tables import quote_path
 
 MOST_TRIES = 8
 HUNG_SECONDS = 120.0
@@ -390,10 +391,7 @@ class Run:
             return Rows(row for query in self._work.compare for row in self._fetch(query, query))
         found: list[str] = []
         for table in json.loads(self._sql("SHOW TABLES IN DATABASE LOCAL")):
-            path = ".".join(
-                '"' + table[part].replace('"', '""') + '"'
-                for part in ("database_name", "schema_name", "name")
-            )
+            path = quote_path(table["database_name"], table["schema_name"], table["name"])
             found += self._fetch(f"SELECT * FROM {path}", path)  # noqa: S608  quoted
         return Rows(found)
 

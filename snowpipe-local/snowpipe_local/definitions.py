@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import duckdb
@@ -13,18 +14,29 @@ import duckdb
 from snowpipe_local.errors import object_exists, object_missing
 from snowpipe_local.names import Names, Rename
 
+T = TypeVar("T")
 
-def transact(cursor: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
-    """Run work in one transaction of a cursor; nothing of it stays when it raises."""
+
+def transact(
+    cursor: duckdb.DuckDBPyConnection,
+    work: Callable[[], T],
+    committing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> T:
+    """Run work in one transaction of a cursor; nothing of it stays when it raises.
+
+    :param committing: surrounds the COMMIT.
+    """
     cursor.execute("BEGIN")
     try:
-        work()
-        cursor.execute("COMMIT")
+        result = work()
+        with committing():
+            cursor.execute("COMMIT")
     except BaseException:
         # A COMMIT that failed has ended the transaction already.
         with contextlib.suppress(duckdb.TransactionException):
             cursor.execute("ROLLBACK")
         raise
+    return result
 
 
 class Defined(Protocol):
@@ -32,25 +44,29 @@ class Defined(Protocol):
 
     :cvar WORD: how errors name the kind.
     :cvar RELATION: hidden table of the kind.
-    :cvar COLUMNS: its columns; schema and name first, the definition last.
     """
 
     WORD: ClassVar[str]
     RELATION: ClassVar[str]
-    COLUMNS: ClassVar[tuple[str, ...]]
 
     @property
     def key(self) -> tuple[str, str]:
         """Schema and name."""
 
     def to_row(self) -> list[Any]:
-        """Return the row of the hidden table."""
+        """Return the row of the hidden table: schema, name, time of creation and the rest as JSON."""
+
+    @classmethod
+    def from_row(cls, database: str, /, *row: Any) -> Self:
+        """Read the row that :meth:`to_row` writes."""
 
     def moved(self, change: Rename) -> Self:
         """Return the object as it is after a rename."""
 
 
 D = TypeVar("D", bound=Defined)
+_COLUMNS = "schema_name VARCHAR, object_name VARCHAR, created_on_ms BIGINT, definition VARCHAR"
+_IS_IT = "schema_name = ? AND object_name = ?"
 
 
 class Definitions(Generic[D]):
@@ -61,23 +77,16 @@ class Definitions(Generic[D]):
     """
 
     def __init__(
-        self,
-        kind: type[D],
-        read: Callable[..., D],
-        names: Names,
-        cursor: duckdb.DuckDBPyConnection,
-        write_lock: threading.RLock,
+        self, kind: type[D], names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock
     ) -> None:
         self._kind = kind
         self._names = names
         self._cursor = cursor
         self._lock = write_lock
         self._relation = f"{names.hidden_schema}.{kind.RELATION}"
-        schema, name, *_ = (column.split()[0] for column in kind.COLUMNS)
-        self._is_it = f"{schema} = ? AND {name} = ?"
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({', '.join(kind.COLUMNS)})")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {self._relation} ({_COLUMNS})")
         rows = cursor.execute(f"SELECT * FROM {self._relation}").fetchall()
-        self._known: dict[tuple[str, str], D] = {row[:2]: read(names.database, *row) for row in rows}
+        self._known: dict[tuple[str, str], D] = {row[:2]: kind.from_row(names.database, *row) for row in rows}
 
     def __iter__(self) -> Iterator[D]:
         """Iterate over all of them as they are now, by schema and name."""
@@ -116,6 +125,12 @@ class Definitions(Generic[D]):
         with self._lock:
             self._write(known, None, also)
 
+    def drop_schema(self, schema: str) -> None:
+        """Drop those of a schema."""
+        for known in self:
+            if known.key[0] == schema:
+                self.drop(known)
+
     def require(self, key: tuple[str, str]) -> None:
         """Raise when one is gone.
 
@@ -132,7 +147,7 @@ class Definitions(Generic[D]):
         moved = {known.key: known for known in (each.moved(change) for each in self._known.values())}
         for key, known in moved.items():
             self._cursor.execute(
-                f"UPDATE {self._relation} SET definition = ? WHERE {self._is_it}", [known.to_row()[-1], *key]
+                f"UPDATE {self._relation} SET definition = ? WHERE {_IS_IT}", [known.to_row()[-1], *key]
             )
 
         def follow() -> None:
@@ -148,11 +163,9 @@ class Definitions(Generic[D]):
 
         def write() -> None:
             if old is not None:
-                self._cursor.execute(f"DELETE FROM {self._relation} WHERE {self._is_it}", list(old.key))
+                self._cursor.execute(f"DELETE FROM {self._relation} WHERE {_IS_IT}", list(old.key))
             if new is not None:
-                row = new.to_row()
-                marks = ", ".join("?" * len(row))
-                self._cursor.execute(f"INSERT INTO {self._relation} VALUES ({marks})", row)
+                self._cursor.execute(f"INSERT INTO {self._relation} VALUES (?, ?, ?, ?)", new.to_row())
             if also is not None:
                 also()
 

@@ -199,13 +199,7 @@ def _authority(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certifi
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
         decipher_only=False,
     )  # fmt: skip
-    return (
-        _builder(name, name, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    return _signed(name, key, name, key, x509.BasicConstraints(ca=True, path_length=0), usage)
 
 
 def _leaf(
@@ -213,35 +207,32 @@ def _leaf(
 ) -> x509.Certificate:
     names: list[x509.GeneralName] = [
         *(x509.DNSName(name) for name in _DNS_NAMES),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-        x509.IPAddress(ipaddress.ip_address("::1")),
+        *(x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "::1")),
     ]
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-    return (
-        _builder(_name("127.0.0.1"), issuer, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(authority, critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
+    extensions = (
+        x509.BasicConstraints(ca=False, path_length=None),
+        x509.SubjectAlternativeName(names),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
     )
+    return _signed(_name("127.0.0.1"), key, issuer, ca_key, *extensions)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        # An hour back: clocks of containers on one machine may differ.
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + _LIFETIME)
-    )
+def _signed(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *extensions: x509.ExtensionType,
+) -> x509.Certificate:
+    # An hour back: clocks of containers on one machine may differ.
+    now, public_key = dt.datetime.now(dt.UTC), key.public_key()
+    builder = x509.CertificateBuilder(issuer, subject, public_key, x509.random_serial_number())
+    builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + _LIFETIME)
+    for extension in (*extensions, x509.SubjectKeyIdentifier.from_public_key(public_key)):
+        critical = isinstance(extension, (x509.BasicConstraints, x509.KeyUsage))
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 # -- The HTTP server around the service: uvicorn with time-outs of its own, and an end within seconds ----

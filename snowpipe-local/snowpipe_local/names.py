@@ -102,6 +102,9 @@ class Pipe:
 
     comment: ClassVar[str | None] = None
     notification_channel: ClassVar[str | None] = None
+    integration: ClassVar[str | None] = None
+    error_integration: ClassVar[str | None] = None
+    pattern: ClassVar[str | None] = None
 
     key: PipeKey
     table: str

@@ -16,6 +16,7 @@ from snowpipe_local.errors import compilation_error, unsupported
 
 _PART = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([A-Za-z_][\w$]*))')
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"')
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _DOT = re.compile(r"\s*\.")
 
 
@@ -25,6 +26,11 @@ def quote(name: str) -> str:
     :param name: exact name, any characters.
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def shown(name: str) -> str:
+    """Return an identifier as Snowflake shows it: quoted where its name needs that."""
+    return name if _PLAIN.fullmatch(name) else quote(name)
 
 
 def quote_path(*parts: str) -> str:
@@ -149,6 +155,7 @@ _DUCKDB = {
     "TIME": "TIME", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMP_LTZ": "TIMESTAMP WITH TIME ZONE",
     "TIMESTAMP_TZ": ZONED, "VARIANT": "JSON", "OBJECT": "JSON", "ARRAY": "JSON",
 }  # fmt: skip
+_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _FROM_DUCKDB = {
     "BOOLEAN": "BOOLEAN", "DATE": "DATE", "TIME": "TIME", "TIME_NS": "TIME", "DOUBLE": "FLOAT",
     "FLOAT": "FLOAT", "VARCHAR": "VARCHAR", "UUID": "VARCHAR", "INTERVAL": "VARCHAR", "BLOB": "BINARY",
@@ -184,6 +191,11 @@ class ColumnType:
         if self.kind == "NUMBER":
             return f"DECIMAL({self.precision},{self.scale})"
         return _DUCKDB[self.kind]
+
+    @property
+    def wire(self) -> str:
+        """Word of the protocols for the type."""
+        return _WIRE.get(self.kind, self.kind)
 
     @property
     def kept_micros(self) -> int:

@@ -37,6 +37,7 @@ from snowpipe_local.cli import main
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.environment import check_ready, run_statement, variables
 from snowpipe_local.errors import ServiceError
+from snowpipe_local.tables import quote
 
 _COMMAND = (sys.executable, "-m", "snowpipe_local.cli")
 _READY_SECONDS = 240.0
@@ -283,10 +284,10 @@ class LocalService:
         for kind in ("USER", "ROLE", "WAREHOUSE"):
             for row in self.sql(f"SHOW {kind}S"):
                 if row["name"] not in _OWN_NAMES:
-                    self.sql(f"DROP {kind} {_quoted(row['name'])}")
+                    self.sql(f"DROP {kind} {quote(row['name'])}")
         for row in self.sql("SHOW DATABASES"):
             if row["name"] != "LOCAL":
-                self.sql(f"DROP DATABASE {_quoted(row['name'])}")
+                self.sql(f"DROP DATABASE {quote(row['name'])}")
         self.sql("CREATE OR REPLACE DATABASE LOCAL")
 
     def _wait_until_ready(self) -> None:
@@ -307,7 +308,3 @@ class LocalService:
 
     def _log_tail(self) -> str:
         return self.log_file.read_text(errors="replace")[-_LOG_TAIL:].strip()
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

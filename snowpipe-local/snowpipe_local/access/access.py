@@ -361,12 +361,10 @@ class Access:
     def keep_only(self, exists: Callable[[Securable], bool]) -> None:
         """Forget grants on objects that are gone, after a crash between a DROP and its note here."""
         with self.change() as state:
-            for target in {grant.target for grant in state.grants.values()}:
+            granted = {grant.target for grant in state.grants.values()}
+            for target in granted | {future.scope for future in state.future_grants.values()}:
                 if not exists(target):
                     _forget(state, target)
-            for scope in {future.scope for future in state.future_grants.values()}:
-                if not exists(scope):
-                    _forget(state, scope)
 
     def _add_system(self, state: AccessState) -> None:
         now = self.now_ms()

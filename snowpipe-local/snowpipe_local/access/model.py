@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -289,29 +290,17 @@ def note(state: AccessState, targets: Iterable[Securable]) -> str:
 def restore(state: AccessState, text: str) -> None:
     """Give objects the grants of a note, and no others."""
     listed, given = json.loads(text)
-    targets = {Securable(entry["kind"], tuple(entry["path"])) for entry in listed}
+    targets = set(map(_securable, listed))
     for key in [key for key in state.grants if key[0] in targets]:
         del state.grants[key]
     state.grants.update({grant_key(grant): grant for grant in (_value(Grant, entry) for entry in given)})
 
 
-def grant_key(grant: Grant) -> GrantKey:
-    """Return the key of a grant."""
-    return grant.target, grant.role, grant.privilege
-
-
-def future_key(grant: FutureGrant) -> FutureKey:
-    """Return the key of a future grant."""
-    return grant.privilege, grant.kind, grant.scope, grant.role
-
-
-def role_grant_key(grant: RoleGrant) -> RoleGrantKey:
-    """Return the key of a role that was given to somebody."""
-    return grant.role, grant.grantee_kind, grant.grantee
-
-
-def _name(value: Any) -> str:
-    return str(value.name)
+# By what each of them is found.
+grant_key: Callable[[Grant], GrantKey] = attrgetter("target", "role", "privilege")
+future_key: Callable[[FutureGrant], FutureKey] = attrgetter("privilege", "kind", "scope", "role")
+role_grant_key: Callable[[RoleGrant], RoleGrantKey] = attrgetter("role", "grantee_kind", "grantee")
+_name: Callable[[Any], str] = attrgetter("name")
 
 
 def _securable(stored: dict[str, Any]) -> Securable:

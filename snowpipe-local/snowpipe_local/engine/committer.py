@@ -190,7 +190,8 @@ class Schedule:
         if own is not None and not own.appends and not own.cut and rate < SHARED_BYTES_PER_SECOND:
             del self._own[channel]
             return self._shared
-        if own is None and rate >= OWN_BYTES_PER_SECOND and not _in(self._shared.cut, channel):
+        is_fast = own is None and rate >= OWN_BYTES_PER_SECOND
+        if is_fast and not any(one.channel is channel for group in self._shared.cut for one in group):
             own = self._own[channel] = _Lane(own=True)
             for earlier in _extract(self._shared, channel):
                 own.add(earlier)
@@ -220,10 +221,6 @@ def _cut(appends: list[Append]) -> list[list[Append]]:
         groups[-1].append(append)
         size += append.size
     return groups
-
-
-def _in(groups: Iterable[list[Append]], channel: Channel) -> bool:
-    return any(append.channel is channel for group in groups for append in group)
 
 
 def _extract(lane: _Lane, channel: Channel) -> list[Append]:

@@ -94,14 +94,14 @@ class Database(DatabaseFile):
         :raises SqlError: 002002 when the name is taken, 002003 when there is no such schema.
         """
         self.names.check_free(change)
-        followers: list[Callable[[], None]] = []
 
-        def write() -> None:
+        def write() -> list[Callable[[], None]]:
             self.names.write(change)
-            followers.extend(room.follow(change) for room in (self.stages, self.file_pipes, self.objects))
+            followers = [room.follow(change) for room in (self.stages, self.file_pipes, self.objects)]
             self.reach("before-rename-commit")
+            return followers
 
-        transact(self.cursor, write)
+        followers = transact(self.cursor, write)
         self.reach("after-rename-commit")
         for follow in (self.tables.follow, self.pipes.follow, self.channels.follow):
             follow(change)
@@ -113,7 +113,4 @@ class Database(DatabaseFile):
     def follow(self, change: Rename) -> None:
         """Let stages follow the new name of another database or a schema there, where their format is."""
         with self.write_lock:
-            followers: list[Callable[[], None]] = []
-            transact(self.cursor, lambda: followers.append(self.stages.follow(change)))
-            for follow in followers:
-                follow()
+            transact(self.cursor, lambda: self.stages.follow(change))()

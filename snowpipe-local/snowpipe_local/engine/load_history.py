@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,12 +45,6 @@ class FilePipe:
 
     WORD: ClassVar[str] = "Pipe"
     RELATION: ClassVar[str] = "file_pipes"
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "schema_name VARCHAR",
-        "pipe_name VARCHAR",
-        "created_on_ms BIGINT",
-        "definition VARCHAR",
-    )
 
     key: PipeKey
     created_on_ms: int
@@ -114,44 +108,24 @@ class PipeFailure:
     at_ms: int
 
 
-class FilePipes:
+class FilePipes(Definitions[FilePipe]):
     """File pipes of one database, and their queues."""
 
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock) -> None:
-        self._cursor = cursor
-        self._lock = write_lock
+        super().__init__(FilePipe, names, cursor, write_lock)
         self._schema = names.hidden_schema
         cursor.execute(_DDL.format(s=self._schema))
-        self.pipes = Definitions(FilePipe, FilePipe.from_row, names, cursor, write_lock)
-        self.follow = self.pipes.follow
-
-    def find(self, key: PipeKey) -> FilePipe | None:
-        """Return a pipe by its exact name, or None."""
-        return self.pipes.find(*key)
 
     def create(self, pipe: FilePipe, *, replace: bool) -> None:
         """Create a pipe; replacing one empties its queue and forgets its loads.
 
         :raises SqlError: when it exists and is not to be replaced.
         """
-        self.pipes.put(pipe, replace=replace, also=lambda: self._empty(pipe.key))
+        self.put(pipe, replace=replace, also=lambda: self._empty(pipe.key))
 
-    def change(self, pipe: FilePipe) -> None:
-        """Change the options of a pipe; queue and history stay.
-
-        :raises SqlError: when it is gone.
-        """
-        self.pipes.change(pipe, pipe)
-
-    def drop(self, pipe: FilePipe) -> None:
+    def drop(self, known: FilePipe, also: Callable[[], object] | None = None) -> None:
         """Drop a pipe with its queue; files that wait are not loaded."""
-        self.pipes.drop(pipe, lambda: self._empty(pipe.key))
-
-    def drop_schema(self, schema: str) -> None:
-        """Drop the pipes of a schema."""
-        for pipe in self.pipes:
-            if pipe.key.schema == schema:
-                self.drop(pipe)
+        super().drop(known, also or (lambda: self._empty(known.key)))
 
     # -- queue ----------------------------------------------------------------------------------------------
 
@@ -166,7 +140,7 @@ class FilePipes:
             {"path": pa.array(unique, pa.string()), "size": pa.array(unique.values(), pa.int64())}
         )
         with self._lock:
-            self.pipes.require(key)
+            self.require(key)
             self._cursor.register(_ARRIVED, table)
             sequence = literal(f"{self._schema}.queue_ids")
             try:

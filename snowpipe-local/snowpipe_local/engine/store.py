@@ -260,62 +260,45 @@ class Store:
         ).fetchall():
             column = Column(name, ColumnType.from_text(kind), nullable, default, text, frozenset(keys))
             columns.setdefault((schema, table), []).append(column)
+        tables = cursor.execute(
+            f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, cluster_by, "
+            f"cluster_by_sql, engine_name, folder FROM {self._schema}.tables"
+        ).fetchall()
         return [
             Table(
-                self._names.database,
-                schema,
-                table,
-                tuple(columns[schema, table]),
-                created,
-                logging,
-                evolution,
+                self._names.database, schema, name, tuple(columns[schema, name]), created, logging, evolution,
                 None if key is None else ClusteringKey(key, tuple(expressions)),
-                self._names.home(schema),
-                engine_name,
-                folder,
+                self._names.home(schema), engine_name, folder,
             )
-            for schema, table, created, logging, evolution, key, expressions, engine_name, folder in (
-                cursor.execute(
-                    f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
-                    f"cluster_by, cluster_by_sql, engine_name, folder FROM {self._schema}.tables"
-                ).fetchall()
-            )
-        ]
+            for schema, name, created, logging, evolution, key, expressions, engine_name, folder in tables
+        ]  # fmt: skip
 
     def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record a table that was just created."""
-        key = table.clustering_key
-        cursor.execute(
-            f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
-            f"schema_evolution, cluster_by, cluster_by_sql, engine_name, folder) "
-            f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                table.schema, table.name, table.created_on_ms, table.error_logging, table.schema_evolution,
-                None if key is None else key.text, None if key is None else list(key.expressions),
-                table.engine_name, table.folder,
-            ],
+        key, name = table.clustering_key, (table.schema, table.name)
+        self._add(
+            cursor, "tables", schema_name=table.schema, table_name=table.name,
+            created_on_ms=table.created_on_ms, error_logging=table.error_logging,
+            schema_evolution=table.schema_evolution, cluster_by=None if key is None else key.text,
+            cluster_by_sql=None if key is None else list(key.expressions), engine_name=table.engine_name,
+            folder=table.folder,
         )  # fmt: skip
         cursor.executemany(
             f"INSERT INTO {self._schema}.columns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                [
-                    table.schema,
-                    table.name,
-                    n,
-                    c.name,
-                    str(c.type),
-                    c.nullable,
-                    c.default,
-                    c.default_text,
-                    sorted(c.keys),
-                ]
+                [*name, n, c.name, str(c.type), c.nullable, c.default, c.default_text, sorted(c.keys)]
                 for n, c in enumerate(table.columns)
             ],
         )
 
+    def _add(self, cursor: duckdb.DuckDBPyConnection, relation: str, **row: Any) -> None:
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        statement = f"INSERT INTO {self._schema}.{relation} ({names}) VALUES ({marks})"
+        cursor.execute(statement, list(row.values()))
+
     def add_intent(self, cursor: duckdb.DuckDBPyConnection, note: str) -> None:
         """Record what is to be done outside of this file once the open transaction is committed."""
-        cursor.execute(f"INSERT INTO {self._schema}.intents VALUES (?)", [note])
+        self._add(cursor, "intents", note=note)
 
     def intents(self, cursor: duckdb.DuckDBPyConnection) -> list[str]:
         """Return what is left to be done outside of this file, after a crash."""
@@ -350,14 +333,8 @@ class Store:
             f"FROM {self._schema}.pipes"
         ).fetchall()
         return [
-            Pipe(
-                PipeKey(schema, name),
-                table,
-                key,
-                created,
-                None if definition is None else PipeDefinition.from_json(definition),
-            )
-            for schema, name, table, key, created, definition in rows
+            Pipe(PipeKey(*name), table, key, created, text and PipeDefinition.from_json(text))
+            for *name, table, key, created, text in rows
         ]
 
     def remove_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: PipeKey) -> None:
@@ -373,18 +350,11 @@ class Store:
 
     def add_pipe(self, cursor: duckdb.DuckDBPyConnection, pipe: Pipe) -> None:
         """Record a new pipe."""
-        cursor.execute(
-            f"INSERT INTO {self._schema}.pipes (schema_name, pipe_name, table_name, encryption_key, "
-            f"created_on_ms, definition) VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                pipe.key.schema,
-                pipe.key.name,
-                pipe.table,
-                pipe.encryption_key,
-                pipe.created_on_ms,
-                None if pipe.definition is None else pipe.definition.to_json(),
-            ],
-        )
+        self._add(
+            cursor, "pipes", schema_name=pipe.key.schema, pipe_name=pipe.key.name, table_name=pipe.table,
+            encryption_key=pipe.encryption_key, created_on_ms=pipe.created_on_ms,
+            definition=None if pipe.definition is None else pipe.definition.to_json(),
+        )  # fmt: skip
 
     def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:
         """Return all channels with their durable state."""
@@ -401,10 +371,8 @@ class Store:
         row = cursor.execute(f"SELECT nextval('{self._schema.replace(chr(39), chr(39) * 2)}.ids')").fetchone()
         assert row is not None  # noqa: S101 - nextval always returns one row
         state = Committed(row[0], 0, 0, None, 0, 0, 0, None, None, None, None, None, now_ms, now_ms)
-        values: list[Any] = [pipe.schema, pipe.name, name, *dataclasses.astuple(state)]
-        marks = ", ".join("?" for _ in values)
-        names = ", ".join(("schema_name", "pipe_name", "channel_name", *_COMMITTED_FIELDS))
-        cursor.execute(f"INSERT INTO {self._schema}.channels ({names}) VALUES ({marks})", values)
+        named = {"schema_name": pipe.schema, "pipe_name": pipe.name, "channel_name": name}
+        self._add(cursor, "channels", **named, **dataclasses.asdict(state))
         return state
 
     def update_channels(self, cursor: duckdb.DuckDBPyConnection, states: Sequence[Committed]) -> None:

@@ -184,21 +184,21 @@ class Tables:
 
         A crash behind the commit leaves the intent: the next start does the rest.
         """
-        found: list[T] = []
 
-        def work(note: str) -> None:
-            found.append(write())
+        def work(note: str) -> T:
+            found = write()
             if note:
                 self._file.store.add_intent(cursor, note)
             self._file.reach("before-table-commit")
+            return found
 
         with noted or nullcontext("") as note:
-            transact(cursor, lambda: work(note))
+            made = transact(cursor, lambda: work(note))
             self._file.reach("after-table-commit")
         if note:
             self._file.reach("before-intent-end")
             self._file.store.end_intents(self._cursor)
-        return found[0]
+        return made
 
     def _forget(self, table: Table, follow: Callable[[], None]) -> None:
         self._gone(table.schema, table.name)

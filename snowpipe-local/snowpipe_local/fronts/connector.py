@@ -6,13 +6,14 @@ Every failure is HTTP 200 with ``success: false``: the connector retries any 5xx
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
 import itertools
 import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,13 +25,13 @@ from snowpipe_local.errors import Refusal, SqlError, unsupported
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, answer_to
 from snowpipe_local.fronts.sessions import Sessions, open_session
-from snowpipe_local.fronts.sql_api import row_type
+from snowpipe_local.fronts.sql_api import row_type, stats
 from snowpipe_local.fronts.stage_files import StageFilesFront
 from snowpipe_local.limits import Limits
 from snowpipe_local.sql.execution import Batch, Execution, Executions, describe, expired, in_background
 from snowpipe_local.sql.front import snowflake_errors
 from snowpipe_local.sql.reader import check_count, shares, split_statements
-from snowpipe_local.sql.results import SELECT, Result, ResultColumn, encode, encode_stream, encode_streams
+from snowpipe_local.sql.results import SELECT, Result, ResultColumn, encode, encode_streams
 from snowpipe_local.sql.session import SESSION_GONE, Session
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.stages import staged_bindings
@@ -430,11 +431,11 @@ def _result_data(
     binds: int = 0,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    is_large = len(_row_counts(result)) > 1
+    counts = _row_counts(result)
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
-        **({} if is_large else _rows(result, _result_format(session, own))),
+        **({} if len(counts) > 1 else _parts(result, _result_format(session, own), counts)[0]),
         "total": len(result.rows),
         "returned": len(result.rows),
         "queryId": query_id,
@@ -455,27 +456,29 @@ def _stats(result: Result) -> dict[str, int] | None:
     """Return the rows that a statement changed: all of their numbers, or none where it changed none."""
     if not any((result.changed or {}).values()):
         return {} if result.statement_type != SELECT else None
-    kinds = {
-        "numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted",
-        "numDmlDuplicates": "duplicated",
-    }  # fmt: skip
-    return {name: (result.changed or {}).get(kind, 0) for name, kind in kinds.items()}
+    return stats(result.changed or {}, "numDmlDuplicates")
 
 
-def _rows(result: Result, form: str) -> dict[str, Any]:
-    """Return the rows: Arrow for queries of clients that read it, text for everything else."""
+def _parts(result: Result, form: str, counts: Sequence[int]) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the rows of the answer itself, and its further parts: Arrow for queries of clients that read it.
+
+    A part of Arrow is a stream, one of text an array of rows without its brackets (observed with 4.8.1).
+
+    :param counts: how many rows each has.
+    """
     if result.statement_type == SELECT and form == "ARROW":
-        try:
-            return {"queryResultFormat": "arrow", "rowsetBase64": encode_stream(result)}
-        except pa.ArrowException:
-            # An integer of more than 38 digits or a date out of range: text can still carry it.
-            pass
-    return {"queryResultFormat": "json", "rowset": _rowset(result)}
-
-
-def _rowset(result: Result) -> list[list[Any]]:
+        # An integer of more than 38 digits or a date out of range: text can still carry it.
+        with contextlib.suppress(pa.ArrowException):
+            # Connector 4.8.1 builds no pandas frame of a stream without a batch, and dies of an empty batch.
+            first, *others = encode_streams(result, counts) if result.rows else [b""]
+            return {"queryResultFormat": "arrow", "rowsetBase64": base64.b64encode(first).decode()}, others
     kinds = [column.type.kind for column in result.columns]
-    return [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
+    rows = [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
+    others = [
+        json.dumps(rows[start : start + count], separators=(",", ":"))[1:-1].encode()
+        for start, count in zip(itertools.accumulate(counts[:-1]), counts[1:], strict=True)
+    ]
+    return {"queryResultFormat": "json", "rowset": rows[: counts[0]]}, others
 
 
 def _row_counts(result: Result) -> list[int]:
@@ -494,31 +497,12 @@ def _row_counts(result: Result) -> list[int]:
 
 
 def _in_chunks(session: Session, execution: Execution, result: Result, host: str) -> dict[str, Any]:
-    """Return the first rows of a large result, and where the client finds the others.
-
-    A chunk of Arrow is a stream, one of text an array of rows without its brackets (observed with 4.8.1).
-    """
+    """Return the first rows of a large result, and where the client finds the others."""
     counts = _row_counts(result)
-    try:
-        if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
-            raise pa.ArrowInvalid("text is expected")
-        first, *chunks = encode_streams(result, counts)
-        data: dict[str, Any] = {
-            "queryResultFormat": "arrow",
-            "rowsetBase64": base64.b64encode(first).decode(),
-        }
-    except pa.ArrowException:
-        rows = _rowset(result)
-        data = {"queryResultFormat": "json", "rowset": rows[: counts[0]]}
-        starts = itertools.accumulate(counts[:-1])
-        chunks = [
-            json.dumps(rows[start : start + count], separators=(",", ":"))[1:-1].encode()
-            for start, count in zip(starts, counts[1:], strict=True)
-        ]
+    data, chunks = _parts(result, _result_format(session, execution.parameters), counts)
     execution.chunks = chunks
     url = f"https://{host}/queries/{execution.query_id}/chunks"
     return data | {
-        "returned": len(result.rows),
         "chunkHeaders": {_CHUNK_HEADER: execution.chunk_key},
         "chunks": [
             {

@@ -22,7 +22,6 @@ from snowpipe_local.errors import Refusal, SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, decode_body, json_value
 from snowpipe_local.fronts.http import answer as fault_answer
-from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.pipe_loads import arrived_in_bucket, split_by_pattern
 from snowpipe_local.sql.pipes import iso
 from snowpipe_local.tables import read_whole_path
@@ -139,7 +138,7 @@ class FilePipesFront:
             paths.append(read_whole_path(name))
         for path in (path for path in paths if len(path) == 3):
             database = self._catalog.find(path[0])
-            pipe = None if database is None else database.file_pipes.find(PipeKey(path[1], path[2]))
+            pipe = None if database is None else database.file_pipes.find(path[1], path[2])
             if database is not None and pipe is not None and self._holds(database, pipe, roles, needed):
                 return database, pipe
         raise Refusal(
@@ -185,7 +184,7 @@ class FilePipesFront:
         pipes = [
             (database, pipe)
             for database in self._catalog.databases
-            for pipe in database.file_pipes.pipes
+            for pipe in database.file_pipes
             if pipe.auto_ingest and self._holds(database, pipe, roles, {"OPERATE"})
         ]
         if not pipes:

@@ -21,6 +21,7 @@ from snowpipe_local.accounts import (
     TokenError,
     is_access_token,
     issue_access_token,
+    same,
 )
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.errors import Refusal, SqlError
@@ -66,15 +67,18 @@ def access_token(account: Account, request: Request) -> Response:
     """
     form = _form(request)
     try:
-        account.issued.check_client(*_client(request, form))
+        name, secret = _client(request, form)
     except TokenError as error:
         return _refused(401, "invalid_client", str(error))
+    issued = account.issued
+    if not same((name, issued.client_id), (secret, issued.client_secret)):
+        why = "client id or client secret is wrong; read them from oauth_client.json"
+        return _refused(401, "invalid_client", why)
     grant = form.get("grant_type", "")
     if grant == "refresh_token":
-        try:
-            account.issued.check_refresh_token(form.get("refresh_token", ""))
-        except TokenError as error:
-            return _refused(400, "invalid_grant", str(error))
+        if not same((form.get("refresh_token", ""), issued.refresh_token)):
+            why = "the refresh token is wrong; read it from oauth_client.json"
+            return _refused(400, "invalid_grant", why)
     elif grant != "client_credentials":
         why = f"grant type '{grant[:80]}': use client_credentials or refresh_token"
         return _refused(400, "unsupported_grant_type", why)

@@ -24,7 +24,6 @@ from snowpipe_local.tables import ColumnType
 _ANSWER_SECONDS = 45.0
 _PARTITION_ROWS = 10_000
 _CANCELLED, _TIMED_OUT = "000604", "000630"
-_WIRE_TYPES = {"NUMBER": "fixed", "FLOAT": "real", "VARCHAR": "text"}
 
 
 class Submission(Batch):
@@ -236,16 +235,8 @@ def _result_set(
             "rowType": [row_type(column.name, column.type, column.nullable) for column in result.columns],
         },
         "data": data,
-        **({} if result.changed is None else {"stats": _stats(result.changed)}),
+        **({} if result.changed is None else {"stats": stats(result.changed, "numDuplicateRowsUpdated")}),
     }
-
-
-def _stats(changed: Mapping[str, int]) -> dict[str, int]:
-    kinds = {
-        "numRowsInserted": "inserted", "numRowsUpdated": "updated", "numRowsDeleted": "deleted",
-        "numDuplicateRowsUpdated": "duplicated",
-    }  # fmt: skip
-    return {name: changed.get(kind, 0) for name, kind in kinds.items()}
 
 
 def _handles(found: Submission | Execution) -> dict[str, Any]:
@@ -291,6 +282,16 @@ def _text(value: Any, kind: str) -> str | None:
     return encode(value, kind)
 
 
+def stats(changed: Mapping[str, int], duplicates: str) -> dict[str, int]:
+    """Return the rows that a statement changed.
+
+    :param duplicates: name of the number of matches that were too many.
+    """
+    kinds = ("inserted", "updated", "deleted")
+    counted = {f"numRows{kind.capitalize()}": changed.get(kind, 0) for kind in kinds}
+    return counted | {duplicates: changed.get("duplicated", 0)}
+
+
 def row_type(name: str, kind: ColumnType, nullable: bool) -> dict[str, Any]:
     """Describe a result column as the connector protocol and the SQL API do."""
     length = kind.length if kind.kind in {"VARCHAR", "BINARY"} else None
@@ -299,7 +300,7 @@ def row_type(name: str, kind: ColumnType, nullable: bool) -> dict[str, Any]:
         "database": "",
         "schema": "",
         "table": "",
-        "type": _WIRE_TYPES.get(kind.kind, kind.kind.lower()),
+        "type": kind.wire.lower(),
         "nullable": nullable,
         "precision": 0 if kind.kind.startswith("TIME") else kind.precision,
         "scale": kind.precision if kind.kind.startswith("TIME") else kind.scale,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snowpipe_local.errors import SqlError, compilation_error
+from snowpipe_local.errors import SqlError
 from snowpipe_local.loading.chunks import (
     CSV,
     Chunk,
@@ -415,8 +416,6 @@ def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) ->
     reader = _Reader(dialect, bool(options.get("MULTI_LINE", True)))
     header_lines = int(options.get("SKIP_HEADER", 0))
     parse_header = bool(options.get("PARSE_HEADER", False))
-    if parse_header and header_lines:
-        raise compilation_error("PARSE_HEADER = TRUE and SKIP_HEADER cannot be combined.")
     names: tuple[str, ...] = ()
     carry = b""
     for block, final in _with_final(utf8_blocks(blocks, options)):
@@ -532,14 +531,8 @@ def _header(fields: Fields, count: int) -> tuple[str, ...]:
 
 
 def _without_first(fields: Fields) -> Fields:
-    return Fields(
-        fields.values,
-        fields.first[1:],
-        fields.count[1:],
-        fields.starts,
-        fields.consumed,
-        {number - 1: reason for number, reason in fields.broken.items() if number},
-    )
+    broken = {number - 1: reason for number, reason in fields.broken.items() if number}
+    return dataclasses.replace(fields, first=fields.first[1:], count=fields.count[1:], broken=broken)
 
 
 def _with_final(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import duckdb
 
+from snowpipe_local.definitions import transact
 from snowpipe_local.engine import load_history as history
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.load_history import LoadEvent
@@ -44,20 +45,15 @@ def commit_load(database: Database, cursor: duckdb.DuckDBPyConnection, work: Cal
 
 
 def _attempt(database: Database, cursor: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
-    cursor.execute("BEGIN")
-    try:
-        result = work()
+    @contextlib.contextmanager
+    def committing() -> Iterator[None]:
         with database.write_lock:
             database.reach("before-load-commit")
-            cursor.execute("COMMIT")
+            yield
             database.dirty = True
             database.reach("after-load-commit")
-    except BaseException:
-        # A COMMIT that failed has ended the transaction already.
-        with contextlib.suppress(duckdb.TransactionException):
-            cursor.execute("ROLLBACK")
-        raise
-    return result
+
+    return transact(cursor, work, committing)
 
 
 log = logging.getLogger(__name__)
@@ -116,7 +112,7 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     staged = StagedRecords(cursor, plan)
     name = plan.location.listed_name(file)
     try:
-        read_file(plan, staged, file)
+        staged.fill(file)
     except SqlError as error:
         # A statement that is wrong is wrong for every file.
         if plan.on_error.action == ABORT_STATEMENT or error.sqlstate.startswith(("0A", "42")):
@@ -135,20 +131,6 @@ def load_file(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection, file: StagedFil
     loaded = staged.insert()
     status = history.PARTIALLY_LOADED if rejected else history.LOADED
     return FileOutcome(file, name, status, parsed, loaded, limit, rejected, first)
-
-
-def read_file(plan: CopyPlan, staged: StagedRecords, file: StagedFile) -> None:
-    """Read one file into the temporary table.
-
-    :raises SqlError: when it cannot be read.
-    """
-    try:
-        with plan.location.local_copy(file) as path:
-            staged.fill(file, path, plan.database.clock.now_ms())
-    except FileNotFoundError as error:
-        raise SqlError(
-            "091016", "22000", f"Remote file '{file.path}' was not found; it was removed."
-        ) from error
 
 
 def choose(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> tuple[list[StagedFile], list[FileOutcome]]:

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from snowpipe_local.engine import conversions
-from snowpipe_local.errors import SqlError, compilation_error, unsupported
+from snowpipe_local.errors import compilation_error, unsupported
 from snowpipe_local.loading.chunks import COLUMNS, CSV, JSON, FileShape
 from snowpipe_local.tables import Column, Table, literal, quote
 
@@ -243,12 +243,12 @@ class ByPosition:
         column = self.columns[0]
         if len(self.columns) != 1 or not column.type.is_semi_structured:
             kind = "JSON" if shape.kind == JSON else "This"
-            raise SqlError(
+            raise compilation_error(
+                f"{kind} file format can produce one and only one column of variant, object, or array type. "
+                "Load data into separate columns using the MATCH_BY_COLUMN_NAME copy option or copy with "
+                "transformation.",
                 "002007",
                 "0A000",
-                f"SQL compilation error:\n{kind} file format can produce one and only one column of variant, "
-                "object, or array type. Load data into separate columns using the MATCH_BY_COLUMN_NAME copy "
-                "option or copy with transformation.",
             )
         source = RECORDS if shape.kind == COLUMNS else json_source(self.options)
         whole = whole_row(shape, self.options)
@@ -281,10 +281,6 @@ class ByName:
         self, cursor: duckdb.DuckDBPyConnection, shape: FileShape, facts: Mapping[str, str]
     ) -> Projection:
         """Return the projection of the registered chunk."""
-        if shape.kind == CSV and not shape.names:
-            raise compilation_error(
-                "MATCH_BY_COLUMN_NAME of CSV files needs FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE)."
-            )
         source, fields = RECORDS, None
         if shape.kind == JSON:
             source, found, names = self._keys(cursor)

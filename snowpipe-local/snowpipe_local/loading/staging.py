@@ -373,23 +373,22 @@ class StagedRecords:
         self.parsed = 0
         self.rejected = 0
 
-    def fill(self, file: StagedFile, path: Path, scan_ms: int) -> None:
+    def fill(self, file: StagedFile) -> None:
         """Read a file into the temporary table.
 
-        :param scan_ms: when the load began, for METADATA$START_SCAN_TIME.
         :raises SqlError: when the file cannot be read at all.
         """
         plan = self._plan
-        facts = facts_of(plan.location, file, scan_ms)
-        try:
-            for chunk in read_chunks(plan.file_format, file, path, plan.selection.width):
-                self._cursor.register(RECORDS, chunk.table)
-                projection = self._plan.selection.project(self._cursor, chunk.shape, facts)
-                self._add(chunk, projection)
-        finally:
-            # After an error of the engine this fails as well, and is not what is to be reported.
-            with contextlib.suppress(duckdb.TransactionException):
-                self._cursor.unregister(RECORDS)
+        with plan.location.local_copy(file) as path:
+            facts = facts_of(plan.location, file, plan.database.clock.now_ms())
+            try:
+                for chunk in read_chunks(plan.file_format, file, path, plan.selection.width):
+                    self._cursor.register(RECORDS, chunk.table)
+                    self._add(chunk, plan.selection.project(self._cursor, chunk.shape, facts))
+            finally:
+                # After an error of the engine this fails as well, and is not what is to be reported.
+                with contextlib.suppress(duckdb.TransactionException):
+                    self._cursor.unregister(RECORDS)
 
     def insert(self) -> int:
         """Insert the good records into the table; return how many."""
@@ -465,11 +464,10 @@ def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:
 def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: int) -> Iterator[Chunk]:
     """Read the records of a staged file, some at a time.
 
-    :raises SqlError: for a type that is not one of :data:`LOADED_TYPES`, or a file that cannot be read.
+    :param file_format: of one of :data:`LOADED_TYPES`.
+    :raises SqlError: for a file that cannot be read.
     """
     kind = file_format.type
-    if kind not in LOADED_TYPES:
-        raise unsupported(f"loading of files of type {kind}")
     if kind in {"PARQUET", "ORC"}:
         return read_columns(path, file.path, kind)
     blocks = read_blocks(path, file.path, str(file_format["COMPRESSION"]))

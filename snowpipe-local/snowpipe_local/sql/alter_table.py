@@ -41,38 +41,35 @@ def alter_table(session: Session, reader: Reader) -> Result:
     return done()
 
 
-def _set(target: _Target, reader: Reader) -> Iterator[None]:
-    settings = reader.settings(needed=True)
+def _set(verb: str, target: _Target, reader: Reader) -> Iterator[None]:
+    settings = reader.settings(needed=True) if verb == "SET" else dict.fromkeys(reader.names())
     reader.end()
     yield
     ddl.alter_table(*target, settings)
 
 
-def _unset(target: _Target, reader: Reader) -> Iterator[None]:
-    names = reader.names()
-    reader.end()
-    yield
-    ddl.alter_table(*target, dict.fromkeys(names))
-
-
 def _add_key(kind: str, target: _Target, reader: Reader) -> Iterator[None]:
     """Keys are not enforced in Snowflake either."""
-    tree = translate.parse(f"CREATE TABLE t (c INT, {kind} {reader.rest()})")
-    if (
-        not isinstance(tree, exp.Create)
-        or not isinstance(tree.this, exp.Schema)
-        or tree.expression is not None
-    ):
-        raise compilation_error("syntax error in ALTER TABLE .. ADD.")
-    translate.normalize_identifiers(tree.this)
+    body = _body(f"c INT, {kind} {reader.rest()}")
+    translate.normalize_identifiers(body)
     _, database, table = target
-    keyed = ddl.with_keys(tree.this, table.columns)
+    keyed = ddl.with_keys(body, table.columns)
     yield
     # Values that are NULL already stay.
     columns = (
         dataclasses.replace(new, nullable=old.nullable) for new, old in zip(keyed, table.columns, strict=True)
     )
     database.tables.change(dataclasses.replace(table, columns=tuple(columns)))
+
+
+def _body(written: str) -> exp.Schema:
+    """Return what stands between the parentheses of a CREATE TABLE."""
+    tree = translate.parse(f"CREATE TABLE t ({written})")
+    body = tree.this
+    # A closing parenthesis among the columns makes another statement of them.
+    if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
+        raise compilation_error("syntax error in ALTER TABLE .. ADD.")
+    return body
 
 
 def _drop_key(kind: str, target: _Target, reader: Reader) -> Iterator[None]:
@@ -102,11 +99,7 @@ def _add(target: _Target, reader: Reader) -> Iterator[None]:
     session, database, table = target
     reader.accept("COLUMN")
     is_tolerant = bool(reader.accept("IF NOT EXISTS"))
-    tree = translate.parse(f"CREATE TABLE t ({reader.rest()})")
-    body = tree.this
-    # A closing parenthesis among the columns makes another statement of them.
-    if not isinstance(tree, exp.Create) or not isinstance(body, exp.Schema) or tree.expression is not None:
-        raise compilation_error("syntax error in ALTER TABLE .. ADD.")
+    body = _body(reader.rest())
     ddl.name_columns(body)
     statements: list[str] = []
     columns = list(table.columns)
@@ -118,7 +111,7 @@ def _add(target: _Target, reader: Reader) -> Iterator[None]:
                 continue
             raise compilation_error(f"column '{definition.name}' already exists", "001430", "42601")
         if iceberg.options(database, table.schema, table.name) is not None:
-            iceberg.read_types(tree)
+            iceberg.read_types(body)
             (column,) = iceberg.columns((ddl.read_column(session, database, definition, statements),))
         else:
             column = ddl.read_column(session, database, definition, statements)
@@ -216,21 +209,15 @@ def _swap(target: _Target, reader: Reader) -> Iterator[None]:
     _rename_all(session, database, [(table, other.name), (other, table.name)])
 
 
-def _cluster(target: _Target, reader: Reader) -> Iterator[None]:
+def _cluster(keyed: bool, target: _Target, reader: Reader) -> Iterator[None]:
     session, database, table = target
-    reader.accept("LINEAR")
-    written = reader.parenthesized()
+    if keyed:
+        reader.accept("LINEAR")
+    written = reader.parenthesized() if keyed else ""
     reader.end()
     yield
-    key = ddl.key_of(session, table, written)
+    key = ddl.key_of(session, table, written) if keyed else None
     database.tables.change(dataclasses.replace(table, clustering_key=key))
-
-
-def _uncluster(target: _Target, reader: Reader) -> Iterator[None]:
-    reader.end()
-    yield
-    _, database, table = target
-    database.tables.change(dataclasses.replace(table, clustering_key=None))
 
 
 def _columns(target: _Target, reader: Reader) -> Iterator[None]:
@@ -317,12 +304,8 @@ def _refuse_custom_pipes(database: Database, table: Table) -> None:
 
 def _rename_all(session: Session, database: Database, renamed: list[tuple[Table, str]]) -> None:
     """Rename tables of a schema with the grants on them, all at once."""
-    grants = {
-        Securable("TABLE", (old.database, old.schema, old.name)): Securable(
-            "TABLE", (old.database, old.schema, name)
-        )
-        for old, name in renamed
-    }
+    paths = [(old.database, old.schema, old.name, name) for old, name in renamed]
+    grants = {Securable("TABLE", (*at, old)): Securable("TABLE", (*at, new)) for *at, old, new in paths}
     database.tables.rename(renamed, session.catalog.access.tables_renamed(grants))
 
 
@@ -334,10 +317,9 @@ _UNKNOWN = (
 _KEYS = ("CONSTRAINT", "PRIMARY KEY", "UNIQUE", "FOREIGN KEY")
 # The first that fits.
 _ACTIONS: dict[str, Callable[[_Target, Reader], Iterator[None]]] = {
-    "SET": _set,
-    "UNSET": _unset,
-    "DROP CLUSTERING KEY": _uncluster,
-    "CLUSTER BY": _cluster,
+    **{verb: functools.partial(_set, verb) for verb in ("SET", "UNSET")},
+    "DROP CLUSTERING KEY": functools.partial(_cluster, False),
+    "CLUSTER BY": functools.partial(_cluster, True),
     **{f"ADD {kind}": functools.partial(_add_key, kind) for kind in _KEYS},
     **{f"DROP {kind}": functools.partial(_drop_key, kind) for kind in _KEYS},
     "SUSPEND RECLUSTER": _ignore,

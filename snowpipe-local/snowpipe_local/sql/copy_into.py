@@ -264,13 +264,8 @@ def _by_name(
         raise compilation_error(
             "MATCH_BY_COLUMN_NAME of CSV files needs FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE)."
         )
-    included = {
-        column.name: metadata
-        for column, metadata in zip(
-            _columns(table, list(options.included)), options.included.values(), strict=True
-        )
-    }
-    return ByName(table, file_format, options.matching == "CASE_SENSITIVE", included)
+    _columns(table, list(options.included))
+    return ByName(table, file_format, options.matching == "CASE_SENSITIVE", options.included)
 
 
 def _columns(table: Table, names: list[str]) -> tuple[Column, ...]:

@@ -178,12 +178,12 @@ def _set_stage(session: Session, database: Database, table: Table, staged: Mappi
     known = database.objects.find(TABLE_OPTIONS, table.schema, table.name)
     key = (database.name, table.schema, table.name, 0)
     old = (
-        StageDefinition.from_row(*key, "", str(known.definition["stage"]))
+        StageDefinition.from_row(*key, str(known.definition["stage"]))
         if known is not None and "stage" in known.definition
         else StageDefinition(*key)
     )
     stage = with_settings(session, old, staged)
-    definition = {**(known.definition if known else {}), "stage": stage.to_json()}
+    definition = {**(known.definition if known else {}), "stage": stage.to_row()[-1]}
     now_ms = database.clock.now_ms()
     database.objects.put(SchemaObject(TABLE_OPTIONS, table.schema, table.name, now_ms, definition))
 

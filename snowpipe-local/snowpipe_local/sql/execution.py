@@ -71,7 +71,23 @@ _DAY_SECONDS = 86_400.0
 _CANCEL_POLL_SECONDS = 0.05
 
 
-class Execution:
+class _Ending:
+    """Something that ends once."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """True when it has ended."""
+        return self._done.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; False when the time ran out first."""
+        return self._done.wait(seconds)
+
+
+class Execution(_Ending):
     """One statement. It runs once, on the thread that calls :meth:`run`; all else may come from any thread.
 
     :param bindings: bound values, as :func:`front.execute` takes them.
@@ -97,12 +113,7 @@ class Execution:
         self.parameters = {name.upper(): value for name, value in (parameters or {}).items()}
         self._bindings = bindings
         self._interruption: SqlError | None = None
-        self._done = threading.Event()
-
-    @property
-    def is_done(self) -> bool:
-        """True when the statement has a result or an error."""
-        return self._done.is_set()
+        super().__init__()
 
     def run(self) -> None:
         """Run the statement to its end; failures are kept in :attr:`error`."""
@@ -145,10 +156,6 @@ class Execution:
             self.result = dataclasses.replace(self.result, rows=[], held_bytes=0, has_expired=True)
             self.chunks = []
 
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; False when the time ran out first."""
-        return self._done.wait(seconds)
-
     def cancel(self, reason: SqlError | None = None) -> bool:
         """Stop the statement and wait until it has stopped.
 
@@ -165,7 +172,7 @@ class Execution:
         return self.error is self._interruption
 
 
-class Batch:
+class Batch(_Ending):
     """Statements that run one after the other until one fails.
 
     :param parts: at least one.
@@ -177,7 +184,7 @@ class Batch:
         self.statement = "; ".join(part.statement for part in parts)
         # A single statement is its own handle; several have a handle of their own beside it.
         self.query_id = parts[0].query_id if len(parts) == 1 else str(uuid.uuid4())
-        self._done = threading.Event()
+        super().__init__()
 
     def run(self) -> None:
         """Run to the end or to the first failure."""
@@ -191,15 +198,6 @@ class Batch:
                     part.abandon(failed)
         finally:
             self._done.set()
-
-    @property
-    def is_done(self) -> bool:
-        """True when all statements have ended."""
-        return self._done.is_set()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; False when the time ran out first."""
-        return self._done.wait(seconds)
 
     def cancel(self, reason: SqlError | None = None) -> bool:
         """Stop what runs; what has not begun never does. False when all had ended."""

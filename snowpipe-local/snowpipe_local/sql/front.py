@@ -44,7 +44,6 @@ from snowpipe_local.sql.results import (
     Bindings,
     Result,
     already_dropped,
-    completed,
     done,
     listing,
 )
@@ -118,19 +117,14 @@ def begin(session: Session, reader: Reader) -> Result:
     return done()
 
 
-def commit(session: Session, reader: Reader) -> Result:
-    """COMMIT [WORK]; succeeds outside a transaction, as in Snowflake."""
+def end_transaction(session: Session, reader: Reader) -> Result:
+    """COMMIT [WORK] and ROLLBACK [WORK]; both succeed outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.transaction.commit()
-    return done()
-
-
-def rollback(session: Session, reader: Reader) -> Result:
-    """ROLLBACK [WORK]; succeeds outside a transaction, as in Snowflake."""
-    reader.accept("WORK")
-    reader.end()
-    session.transaction.rollback()
+    if reader.verb == "COMMIT":
+        session.transaction.commit()
+    else:
+        session.transaction.rollback()
     return done()
 
 
@@ -175,8 +169,8 @@ def unset_variables(session: Session, reader: Reader) -> Result:
 
 def show_variables(session: Session, _shown: Shown) -> Result:
     """SHOW VARIABLES."""
-    rows = [(name, str(value)) for name, value in sorted(session.variables.items())]
-    return listing(("name", "value"), rows)
+    known = sorted(session.variables.items())
+    return listing("SHOW VARIABLES", (dict(name=name, value=str(value)) for name, value in known))
 
 
 # -- The statements, each with its handler ---------------------------------------------------------------
@@ -200,8 +194,7 @@ def _listing(listed: Callable[[Session, Shown], Result]) -> Handler:
 
     def handler(session: Session, reader: Reader) -> Result:
         shown = Shown.read(reader)
-        kind = shown.kind.removeprefix("USER ")
-        return shown.narrowed(completed(f"SHOW {kind}", listed(session, shown)))
+        return shown.narrowed(listed(session, shown))
 
     return handler
 
@@ -315,8 +308,8 @@ STATEMENTS: dict[str, Handler] = {
     "EXECUTE IMMEDIATE": _execute_immediate,
     "BEGIN": begin,
     "START": begin,
-    "COMMIT": commit,
-    "ROLLBACK": rollback,
+    "COMMIT": end_transaction,
+    "ROLLBACK": end_transaction,
     **{f"SHOW {kind} KEYS": _listing(show.show_keys) for kind in ("PRIMARY", "UNIQUE")},
     **{f"SHOW {kind}": _listing(show.show_nothing) for kind in _NOTHING},
 }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from snowpipe_local.access import access as changes
 from snowpipe_local.access.access import ACCOUNT_OBJECT, insufficient
@@ -28,7 +26,7 @@ from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import Result, done, listing
 from snowpipe_local.sql.session import Session
-from snowpipe_local.tables import quote
+from snowpipe_local.tables import shown
 
 # -- Objects by kind: which exist in a schema, and where a statement's name points -----------------------
 
@@ -43,7 +41,7 @@ _NAMES: dict[str, Callable[[Database, str], Iterable[str]]] = {
 
 
 def _pipes(database: Database) -> list[PipeKey]:
-    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes.pipes]
+    return [pipe.key for pipe in database.pipes] + [pipe.key for pipe in database.file_pipes]
 
 
 def names(database: Database, schema: str, kind: str) -> list[str]:
@@ -105,16 +103,6 @@ def inside(session: Session, kind: str, scope: Securable) -> list[Securable]:
 
 # -- SHOW GRANTS and SHOW FUTURE GRANTS ------------------------------------------------------------------
 
-_GRANT_COLUMNS = (
-    "created_on", "privilege", "granted_on", "name", "granted_to", "grantee_name", "grant_option",
-    "granted_by",
-)  # fmt: skip
-_ROLE_COLUMNS = ("created_on", "role", "granted_to", "grantee_name", "granted_by")
-_FUTURE_COLUMNS = (
-    "created_on", "privilege", "grant_on", "name", "grant_to", "grantee_name", "grant_option",
-)  # fmt: skip
-_BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
-
 
 def show_grants(session: Session, reader: Reader) -> Result:
     """SHOW GRANTS [ON ACCOUNT | ON kind name | TO ROLE r | TO USER u | OF ROLE r]."""
@@ -155,14 +143,14 @@ def show_future_grants(session: Session, reader: Reader) -> Result:
     else:
         scope = locate(session, kind, path)
         chosen = [g for g in state.future_grants.values() if g.scope == scope]
-    rows = [
-        (
-            g.created_on_ms, g.privilege, g.kind.replace(" ", "_"),
-            f"{_written(g.scope)}.<{g.kind.replace(' ', '_')}>", "ROLE", g.role, str(g.grant_option).lower(),
+    rows = (
+        dict(
+            created_on=g.created_on_ms, privilege=g.privilege, grant_on=(word := g.kind.replace(" ", "_")),
+            name=f"{_written(g.scope)}.<{word}>", grantee_name=g.role, grant_option=g.grant_option,
         )
         for g in sorted(chosen, key=lambda g: (g.scope.path, g.kind, g.role, g.privilege))
-    ]  # fmt: skip
-    return listing(_FUTURE_COLUMNS, rows)
+    )  # fmt: skip
+    return listing("FUTURE GRANTS", rows)
 
 
 def _on(session: Session, target: Securable) -> list[Grant]:
@@ -175,27 +163,30 @@ def _on(session: Session, target: Securable) -> list[Grant]:
 
 
 def _listed(grants: Iterable[Grant]) -> Result:
-    ordered = sorted(grants, key=lambda g: (g.target.kind, g.target.path, g.privilege, g.role))
-    rows = [
-        (
-            g.created_on_ms, g.privilege, g.target.kind.replace(" ", "_"), _written(g.target) or "LOCAL",
-            "ROLE", g.role, str(g.grant_option).lower(), g.grantor,
+    rows = (
+        dict(
+            created_on=g.created_on_ms, privilege=g.privilege, granted_on=g.target.kind.replace(" ", "_"),
+            name=_written(g.target) or "LOCAL", grantee_name=g.role, grant_option=g.grant_option,
+            granted_by=g.grantor,
         )
-        for g in ordered
-    ]  # fmt: skip
-    return listing(_GRANT_COLUMNS, rows)
+        for g in sorted(grants, key=lambda g: (g.target.kind, g.target.path, g.privilege, g.role))
+    )  # fmt: skip
+    return listing("GRANTED PRIVILEGES", rows)
 
 
 def _roles(given: Iterable[RoleGrant]) -> Result:
-    rows: list[tuple[Any, ...]] = [
-        (g.created_on_ms, g.role, g.grantee_kind, g.grantee, g.grantor)
+    rows = (
+        dict(
+            created_on=g.created_on_ms, role=g.role, granted_to=g.grantee_kind, grantee_name=g.grantee,
+            granted_by=g.grantor,
+        )
         for g in sorted(given, key=lambda g: (g.role, g.grantee_kind, g.grantee))
-    ]
-    return listing(_ROLE_COLUMNS, rows)
+    )  # fmt: skip
+    return listing("GRANTED ROLES", rows)
 
 
 def _written(target: Securable) -> str:
-    return ".".join(name if _BARE.fullmatch(name) else quote(name) for name in target.path)
+    return ".".join(map(shown, target.path))
 
 
 # -- GRANT and REVOKE of privileges on objects -----------------------------------------------------------

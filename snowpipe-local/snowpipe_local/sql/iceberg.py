@@ -16,7 +16,7 @@ from snowpipe_local.errors import SqlError, compilation_error, object_missing, u
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import Result, listing
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.show import Shown, schemas_in_scope, tables_of
+from snowpipe_local.sql.show import Shown, placed, schemas_in_scope, tables_of
 from snowpipe_local.tables import MAX_VARCHAR, Column, ColumnType, Table
 
 # Digits of seconds: microseconds, as Iceberg has them.
@@ -112,13 +112,6 @@ def _refused(column: str, kind: str, instead: str = "") -> SqlError:
     return compilation_error(f"Unsupported data type '{kind}' of column {column} for Iceberg tables{remedy}.")
 
 
-_SHOWN = (
-    "created_on", "name", "database_name", "schema_name", "owner", "external_volume_name", "catalog_name",
-    "iceberg_table_type", "catalog_table_name", "catalog_namespace", "base_location", "can_write_metadata",
-    "comment", "owner_role_type",
-)  # fmt: skip
-
-
 def options(database: Database, schema: str, name: str) -> Mapping[str, Any] | None:
     """Return the options of an Iceberg table, None for any other table."""
     known: Mapping[str, Any] | None = database.objects.table_option(schema, name, "iceberg")
@@ -127,21 +120,21 @@ def options(database: Database, schema: str, name: str) -> Mapping[str, Any] | N
 
 def show_tables(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] ICEBERG TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    rows = [
+    rows = (
         _row(session, database, table)
         for database, schema in schemas_in_scope(session, shown)
         for table in tables_of(session, database, schema)
         if options(database, schema, table.name) is not None and shown.matches(table.name)
-    ]
-    return listing(_SHOWN, rows)
+    )
+    return listing("SHOW ICEBERG TABLES", rows)
 
 
-def _row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+def _row(session: Session, database: Database, table: Table) -> dict[str, Any]:
     chosen = options(database, table.schema, table.name) or {}
     full_name = (database.name, table.schema, table.name)
-    return (
-        table.created_on_ms, table.name, database.name, table.schema,
-        session.owner("TABLE", *full_name), chosen.get("EXTERNAL_VOLUME", ""),
-        chosen["CATALOG"], "MANAGED", "", "", chosen.get("BASE_LOCATION", ""), "Y",
-        database.objects.comment("TABLE", table.schema, table.name), "ROLE",
+    return dict(
+        placed(*full_name), created_on=table.created_on_ms, owner=session.owner("TABLE", *full_name),
+        external_volume_name=chosen.get("EXTERNAL_VOLUME", ""), catalog_name=chosen["CATALOG"],
+        base_location=chosen.get("BASE_LOCATION", ""),
+        comment=database.objects.comment("TABLE", table.schema, table.name),
     )  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -17,13 +16,13 @@ from snowpipe_local.names import Pipe, PipeKey
 from snowpipe_local.sql import grants, iceberg, show
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.relations import registered_result
-from snowpipe_local.sql.results import DOCUMENTED, Result, ResultColumn, completed, timestamp
+from snowpipe_local.sql.results import DOCUMENTED, Result, listing
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue, read_file_format
-from snowpipe_local.tables import IDENTITY, PRIMARY, UNIQUE, Column, Table, quote, read_whole_path
+from snowpipe_local.tables import IDENTITY, PRIMARY, UNIQUE, Column, Table, read_whole_path, shown
 
 SCHEMA = "INFORMATION_SCHEMA"
-_Row = Sequence[Any]
+_Row = Mapping[str, Any]
 _Rows = Callable[[Session, Database], Iterator[_Row]]
 
 
@@ -32,22 +31,20 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
 
     :raises SqlError: 002003 for a view that the local service does not have.
     """
-    names, rows = _view(database, name)
-    given = Result(tuple(map(ResultColumn, names)), list(rows(session, database)))
-    return registered_result(session, completed(name, given))
+    return registered_result(session, listing(name, _view(database, name)(session, database)))
 
 
 def describe_view(session: Session, reader: Reader) -> Result:
     """DESCRIBE VIEW name, which may be one of INFORMATION_SCHEMA."""
     path = reader.last_path()
     if path[-2:-1] != (SCHEMA,):
-        return show.describe_view(session, path)
+        return show.described_columns(show.columns_of(session.defined(VIEW, path, listed=True)[1]))
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
     _view(owner, path[-1])
-    return show.described_columns(Column(name, kind) for name, (kind, _) in DOCUMENTED[path[-1]].items())
+    return show.described_columns(Column(name, kind) for name, (kind, *_) in DOCUMENTED[path[-1]].items())
 
 
-def _view(database: Database, name: str) -> tuple[tuple[str, ...], _Rows]:
+def _view(database: Database, name: str) -> _Rows:
     known = _VIEWS.get(name)
     if known is None:
         raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
@@ -66,18 +63,26 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
             created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
             altered = database.altered_ms.get(table.folder) or created if table is not None else created
+            key = table.clustering_key if table is not None else None
             temporary = table is not None and table.is_temporary
-            yield (
-                database.name, schema, name, session.owner(kind, database.name, schema, hidden),
-                VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
-                "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
-                table.clustering_key.text if table is not None and table.clustering_key else None,
-                None if table is None else show.count_rows(session, table), None,
-                None if table is None else 0, timestamp(created), timestamp(altered),
-                timestamp(created), "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
-                "YES" if database.objects.table_option(schema, hidden, "iceberg") else "NO",
-                database.objects.comment(kind, schema, name) or None,
+            yield dict(
+                _path("TABLE", database.name, schema, name),
+                TABLE_OWNER=session.owner(kind, database.name, schema, hidden),
+                TABLE_TYPE=VIEW if kind == VIEW else "LOCAL TEMPORARY" if temporary else "BASE TABLE",
+                IS_TRANSIENT=bool(database.objects.table_option(schema, hidden, "transient")),
+                CLUSTERING_KEY=None if key is None else key.text,
+                ROW_COUNT=None if table is None else show.count_rows(session, table),
+                RETENTION_TIME=None if table is None else 0, CREATED=created,
+                LAST_ALTERED=altered, LAST_DDL=created,
+                IS_INSERTABLE_INTO=kind == "TABLE", IS_TEMPORARY=temporary,
+                IS_ICEBERG=bool(database.objects.table_option(schema, hidden, "iceberg")),
+                COMMENT=database.objects.comment(kind, schema, name) or None,
             )  # fmt: skip
+
+
+def _path(kind: str, *path: str) -> dict[str, str]:
+    """Return the columns that say where an object is."""
+    return dict(zip((f"{kind}_CATALOG", f"{kind}_SCHEMA", f"{kind}_NAME"), path, strict=True))
 
 
 def _columns(session: Session, database: Database) -> Iterator[_Row]:
@@ -85,90 +90,90 @@ def _columns(session: Session, database: Database) -> Iterator[_Row]:
         for _, name, columns, _ in show.relations(session, database, schema):
             for position, column in enumerate(columns, 1):
                 comment = database.objects.comment("COLUMN", schema, column_key(name, column.name))
-                yield (
-                    database.name, schema, name, column.name, position, *_described(column), comment or None,
+                yield dict(
+                    _path("TABLE", database.name, schema, name), COLUMN_NAME=column.name,
+                    ORDINAL_POSITION=position, COMMENT=comment or None, **_described(column),
                 )  # fmt: skip
 
 
 def _described(column: Column) -> _Row:
     kind = column.type
-    is_text, is_number = kind.length is not None, kind.kind == "NUMBER"
-    identity = IDENTITY.match(column.default_text or "")
-    return (
-        None if identity else column.default_text, "YES" if column.nullable else "NO",
-        "TEXT" if kind.kind == "VARCHAR" else kind.kind, kind.length if is_text else None, show.octets(kind),
-        kind.precision if is_number else None, 10 if is_number else None, kind.scale if is_number else None,
-        kind.precision if kind.kind.startswith("TIME") else None, *_identity(identity), None,
+    is_number = kind.kind == "NUMBER"
+    counted = IDENTITY.match(column.default_text or "")
+    identity = (int(counted[1]), int(counted[2]), "BY DEFAULT", "NO", "NO") if counted else (None,) * 5
+    start, step, generation, cycles, ordered = identity
+    return dict(
+        IDENTITY_START=start, IDENTITY_INCREMENT=step, IDENTITY_GENERATION=generation, IDENTITY_CYCLE=cycles,
+        IDENTITY_ORDERED=ordered, IS_IDENTITY=counted is not None,
+        COLUMN_DEFAULT=None if counted else column.default_text, IS_NULLABLE=column.nullable,
+        DATA_TYPE="TEXT" if kind.kind == "VARCHAR" else kind.kind, CHARACTER_MAXIMUM_LENGTH=kind.length,
+        CHARACTER_OCTET_LENGTH=show.octets(kind), NUMERIC_PRECISION=kind.precision if is_number else None,
+        NUMERIC_PRECISION_RADIX=10 if is_number else None, NUMERIC_SCALE=kind.scale if is_number else None,
+        DATETIME_PRECISION=kind.precision if kind.kind.startswith("TIME") else None,
     )  # fmt: skip
-
-
-def _identity(match: re.Match[str] | None) -> _Row:
-    if match is None:
-        return ("NO", None, None, None, None, None)
-    return ("YES", "BY DEFAULT", int(match[1]), int(match[2]), "NO", "NO")
 
 
 def _schemata(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
         owner = session.owner("SCHEMA", database.name, schema)
-        comment = database.objects.comment("SCHEMA", schema, schema)
-        yield database.name, schema, owner, "NO", "NO", 0, None, None, comment or None
-    yield database.name, SCHEMA, None, "NO", "NO", 0, None, None, "Views of the contents of schemas"
+        comment = database.objects.comment("SCHEMA", schema, schema) or None
+        yield dict(CATALOG_NAME=database.name, SCHEMA_NAME=schema, SCHEMA_OWNER=owner, COMMENT=comment)
+    yield dict(CATALOG_NAME=database.name, SCHEMA_NAME=SCHEMA, COMMENT="Views of the contents of schemas")
 
 
 def _databases(session: Session, _database: Database) -> Iterator[_Row]:
     for database in session.catalog.databases:
         if session.can_see("DATABASE", database.name):
-            comment = database.objects.comment("DATABASE", "", database.name)
-            yield (
-                database.name, session.owner("DATABASE", database.name), "NO", comment or None, None, None,
-                0, "STANDARD",
-            )  # fmt: skip
+            owner = session.owner("DATABASE", database.name)
+            comment = database.objects.comment("DATABASE", "", database.name) or None
+            yield dict(DATABASE_NAME=database.name, DATABASE_OWNER=owner, COMMENT=comment)
 
 
 def _each(
     session: Session, database: Database, kind: str, known: Iterable[Any]
-) -> Iterator[tuple[Any, tuple[str, ...], str, dt.datetime]]:
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the objects of a kind that show, with their names, their owner and when they were created."""
     for each in known:
         path = (database.name, each.schema, each.name)
         if session.can_see(kind, *path):
-            yield each, path, session.owner(kind, *path), timestamp(each.created_on_ms)
+            word = "TABLE" if kind == VIEW else kind.replace(" ", "_")
+            owned = {f"{word}_OWNER": session.owner(kind, *path), **_path(word, *path)}
+            yield each, dict(owned, CREATED=each.created_on_ms, LAST_ALTERED=each.created_on_ms)
 
 
 def _views(session: Session, database: Database) -> Iterator[_Row]:
-    for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
-        yield (
-            *path, owner, session.view_text(view, *path), "NONE", "NO",
-            "YES" if view.definition["is_secure"] else "NO", created, created, created,
-            database.objects.comment(VIEW, *path[1:]) or None,
+    for view, given in _each(session, database, VIEW, database.objects.all(VIEW)):
+        path = (database.name, view.schema, view.name)
+        yield dict(
+            given, VIEW_DEFINITION=session.view_text(view, *path), IS_SECURE=view.definition["is_secure"],
+            LAST_DDL=view.created_on_ms, COMMENT=database.objects.comment(VIEW, *path[1:]) or None,
         )  # fmt: skip
 
 
 def _pipes(session: Session, database: Database) -> Iterator[_Row]:
-    for pipe in (*database.pipes, *database.file_pipes.pipes):
-        path = (database.name, *pipe.key)
+    for pipe in (*database.pipes, *database.file_pipes):
         seen = pipe.seen_as(database.name)
         if session.can_see(*seen):
-            created = timestamp(pipe.created_on_ms)
-            yield (
-                *path, session.owner(*seen), pipe.text, "YES" if pipe.notification_channel else "NO",
-                pipe.notification_channel, created, created,
-                pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
+            yield dict(
+                _path("PIPE", database.name, *pipe.key), PIPE_OWNER=session.owner(*seen),
+                DEFINITION=pipe.text, IS_AUTOINGEST_ENABLED=bool(pipe.notification_channel),
+                NOTIFICATION_CHANNEL_NAME=pipe.notification_channel, CREATED=pipe.created_on_ms,
+                LAST_ALTERED=pipe.created_on_ms,
+                COMMENT=pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
             )  # fmt: skip
 
 
 def _stages(session: Session, database: Database) -> Iterator[_Row]:
-    for stage, path, owner, created in _each(session, database, "STAGE", database.stages.stages):
-        kind = "External Named" if stage.is_external else "Internal Named"
-        yield *path, stage.url or "", stage.region, kind, owner, stage.comment, created, created
+    for stage, given in _each(session, database, "STAGE", database.stages.stages):
+        kind, url = "External Named" if stage.is_external else "Internal Named", stage.url or ""
+        yield dict(given, STAGE_URL=url, STAGE_REGION=stage.region, STAGE_TYPE=kind, COMMENT=stage.comment)
 
 
 def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
-    for known, path, owner, created in _each(session, database, "FILE FORMAT", database.stages.formats):
+    for known, given in _each(session, database, "FILE FORMAT", database.stages.formats):
         described = read_file_format({}, known.settings)
-        options = [_option(described[name]) if name in described else None for name in _OF_FORMATS]
-        yield *path, owner, described.type, *options, created, created, known.comment
+        options = {name: _option(described[name]) for name in _OF_FORMATS if name in described}
+        yield dict(given, FILE_FORMAT_TYPE=described.type, COMMENT=known.comment, **options)
 
 
 _OF_FORMATS = (
@@ -185,11 +190,11 @@ def _option(value: OptionValue) -> object:
 
 
 def _sequences(session: Session, database: Database) -> Iterator[_Row]:
-    for known, path, owner, created in _each(session, database, SEQUENCE, database.objects.all(SEQUENCE)):
+    for known, given in _each(session, database, SEQUENCE, database.objects.all(SEQUENCE)):
         kept = known.definition
-        yield (
-            *path, owner, "NUMBER", 38, 10, 0, kept["start"], kept["increment"], "NO", created, created,
-            "YES" if kept["ordered"] else "NO", kept["comment"] or None,
+        yield dict(
+            given, START_VALUE=kept["start"], INCREMENT=kept["increment"], ORDERED=kept["ordered"],
+            COMMENT=kept["comment"] or None,
         )  # fmt: skip
 
 
@@ -198,96 +203,39 @@ def _table_privileges(session: Session, database: Database) -> Iterator[_Row]:
     for grant in sorted(grants, key=lambda grant: (grant.target.path, grant.role, grant.privilege)):
         is_here = grant.target.kind in {"TABLE", VIEW} and grant.target.path[0] == database.name
         if is_here and session.can_see(grant.target.kind, *grant.target.path):
-            yield (
-                grant.grantor, grant.role, "ROLE", *grant.target.path, grant.privilege,
-                "YES" if grant.grant_option else "NO", timestamp(grant.created_on_ms),
+            yield dict(
+                _path("TABLE", *grant.target.path), GRANTOR=grant.grantor, GRANTEE=grant.role,
+                PRIVILEGE_TYPE=grant.privilege, IS_GRANTABLE=grant.grant_option, CREATED=grant.created_on_ms,
             )  # fmt: skip
 
 
 def _enabled_roles(session: Session, _database: Database) -> Iterator[_Row]:
     state = session.catalog.access.state
     for role in sorted(session.roles):
-        yield role, state.roles[role].owner or None
+        yield dict(ROLE_NAME=role, ROLE_OWNER=state.roles[role].owner or None)
 
 
 def _table_constraints(session: Session, database: Database) -> Iterator[_Row]:
     for schema in _schemas(session, database):
-        for word, kind, enforced in ((PRIMARY, "PRIMARY KEY", "NO"), (UNIQUE, "UNIQUE", "NO")):
+        for word, kind in ((PRIMARY, "PRIMARY KEY"), (UNIQUE, "UNIQUE")):
             for table, name, _ in show.keys_of(session, database, schema, word):
-                created = timestamp(table.created_on_ms)
-                path = (database.name, schema)
-                yield *path, name, *path, table.name, kind, enforced, created, created
+                yield dict(
+                    _path("CONSTRAINT", database.name, schema, name), CONSTRAINT_TYPE=kind,
+                    CREATED=table.created_on_ms, LAST_ALTERED=table.created_on_ms,
+                    **_path("TABLE", database.name, schema, table.name),
+                )  # fmt: skip
 
 
 def _no_rows(_session: Session, _database: Database) -> Iterator[_Row]:
     yield from ()
 
 
-_TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
-_TIMES = ("CREATED", "LAST_ALTERED")
-_VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
-    "TABLES": (
-        (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", "BYTES",
-         "RETENTION_TIME", *_TIMES, "LAST_DDL", "IS_INSERTABLE_INTO", "IS_TEMPORARY", "IS_ICEBERG",
-         "COMMENT"),
-        _tables,
-    ),
-    "COLUMNS": (
-        (*_TABLE, "COLUMN_NAME", "ORDINAL_POSITION", "COLUMN_DEFAULT", "IS_NULLABLE", "DATA_TYPE",
-         "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH", "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX",
-         "NUMERIC_SCALE", "DATETIME_PRECISION", "IS_IDENTITY", "IDENTITY_GENERATION", "IDENTITY_START",
-         "IDENTITY_INCREMENT", "IDENTITY_CYCLE", "IDENTITY_ORDERED", "DATA_TYPE_ALIAS", "COMMENT"),
-        _columns,
-    ),
-    "SCHEMATA": (
-        ("CATALOG_NAME", "SCHEMA_NAME", "SCHEMA_OWNER", "IS_TRANSIENT", "IS_MANAGED_ACCESS",
-         "RETENTION_TIME", *_TIMES, "COMMENT"),
-        _schemata,
-    ),
-    "DATABASES": (
-        ("DATABASE_NAME", "DATABASE_OWNER", "IS_TRANSIENT", "COMMENT", *_TIMES, "RETENTION_TIME", "TYPE"),
-        _databases,
-    ),
-    "VIEWS": (
-        (*_TABLE, "TABLE_OWNER", "VIEW_DEFINITION", "CHECK_OPTION", "IS_UPDATABLE", "IS_SECURE", *_TIMES,
-         "LAST_DDL", "COMMENT"),
-        _views,
-    ),
-    "PIPES": (
-        ("PIPE_CATALOG", "PIPE_SCHEMA", "PIPE_NAME", "PIPE_OWNER", "DEFINITION",
-         "IS_AUTOINGEST_ENABLED", "NOTIFICATION_CHANNEL_NAME", *_TIMES, "COMMENT"),
-        _pipes,
-    ),
-    "STAGES": (
-        ("STAGE_CATALOG", "STAGE_SCHEMA", "STAGE_NAME", "STAGE_URL", "STAGE_REGION", "STAGE_TYPE",
-         "STAGE_OWNER", "COMMENT", *_TIMES),
-        _stages,
-    ),
-    "FILE_FORMATS": (
-        ("FILE_FORMAT_CATALOG", "FILE_FORMAT_SCHEMA", "FILE_FORMAT_NAME", "FILE_FORMAT_OWNER",
-         "FILE_FORMAT_TYPE", *_OF_FORMATS, *_TIMES, "COMMENT"),
-        _file_formats,
-    ),
-    "SEQUENCES": (
-        ("SEQUENCE_CATALOG", "SEQUENCE_SCHEMA", "SEQUENCE_NAME", "SEQUENCE_OWNER", "DATA_TYPE",
-         "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "START_VALUE", "INCREMENT",
-         "CYCLE_OPTION", *_TIMES, "ORDERED", "COMMENT"),
-        _sequences,
-    ),
-    "TABLE_PRIVILEGES": (
-        ("GRANTOR", "GRANTEE", "GRANTED_TO", *_TABLE, "PRIVILEGE_TYPE", "IS_GRANTABLE", "CREATED"),
-        _table_privileges,
-    ),
-    "ENABLED_ROLES": (("ROLE_NAME", "ROLE_OWNER"), _enabled_roles),
-    "TABLE_CONSTRAINTS": (
-        ("CONSTRAINT_CATALOG", "CONSTRAINT_SCHEMA", "CONSTRAINT_NAME", *_TABLE, "CONSTRAINT_TYPE", "ENFORCED",
-         *_TIMES),
-        _table_constraints,
-    ),
-    **{
-        name: ((), _no_rows)
-        for name in ("FUNCTIONS", "PROCEDURES", "EXTERNAL_TABLES", "REFERENTIAL_CONSTRAINTS")
-    },
+_VIEWS: dict[str, _Rows] = {
+    "TABLES": _tables, "COLUMNS": _columns, "SCHEMATA": _schemata, "DATABASES": _databases, "VIEWS": _views,
+    "PIPES": _pipes, "STAGES": _stages, "FILE_FORMATS": _file_formats, "SEQUENCES": _sequences,
+    "TABLE_PRIVILEGES": _table_privileges, "ENABLED_ROLES": _enabled_roles,
+    "TABLE_CONSTRAINTS": _table_constraints,
+    **dict.fromkeys(("FUNCTIONS", "PROCEDURES", "EXTERNAL_TABLES", "REFERENTIAL_CONSTRAINTS"), _no_rows),
 }  # fmt: skip
 
 
@@ -323,7 +271,7 @@ def get_ddl(session: Session, arguments: list[exp.Expr]) -> str:
 
 def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
     database = session.visible_database(path[0])
-    parts = [f"create or replace database {_name(database.name)};"]
+    parts = [f"create or replace database {shown(database.name)};"]
     for schema in sorted(database.schemas):
         if session.can_see("SCHEMA", database.name, schema):
             parts += _schema(session, database, schema, whole=whole)
@@ -333,7 +281,7 @@ def _database(session: Session, path: tuple[str, ...], *, whole: bool) -> str:
 def _schema(session: Session, database: Database, schema: str, *, whole: bool) -> Iterator[str]:
     if schema not in database.schemas:
         raise object_missing("Schema", f"{database.name}.{schema}")
-    written = f"{_name(database.name)}.{_name(schema)}" if whole else _name(schema)
+    written = f"{shown(database.name)}.{shown(schema)}" if whole else shown(schema)
     yield f"create or replace schema {written};"
     for kind in _IN_SCHEMA:
         securable, find, _ = _KINDS[kind]
@@ -351,11 +299,11 @@ def _shows(session: Session, securable: str, known: object, *path: str) -> bool:
 def _object(session: Session, database: Database, kind: str, key: tuple[str, str], *, whole: bool) -> str:
     schema, name = key
     securable, find, write = _KINDS[kind]
-    shown, known = name.partition("\x01")[0], find(database, schema, name)
-    if known is None or (name == shown and not _shows(session, securable, known, database.name, *key)):
-        raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")
-    path = (database.name, schema, shown) if whole else (shown,)
-    return write(database, known, ".".join(_name(part) for part in path))
+    bare, known = name.partition("\x01")[0], find(database, schema, name)
+    if known is None or (name == bare and not _shows(session, securable, known, database.name, *key)):
+        raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{bare}")
+    path = (database.name, schema, bare) if whole else (bare,)
+    return write(database, known, ".".join(map(shown, path)))
 
 
 def _table(database: Database, table: Table, written: str) -> str:
@@ -374,7 +322,7 @@ def _table(database: Database, table: Table, written: str) -> str:
 
 
 def _column(database: Database, schema: str, table: str, column: Column) -> str:
-    text = f"\t{_name(column.name)} {column.type}"
+    text = f"\t{shown(column.name)} {column.type}"
     identity = IDENTITY.match(column.default_text or "")
     if not column.nullable:
         text += " NOT NULL"
@@ -417,7 +365,7 @@ def _file_format(_database: Database, known: FileFormatDefinition, written: str)
 
 def _find_pipe(database: Database, schema: str, name: str) -> FilePipe | Pipe | None:
     key = PipeKey(schema, name)
-    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    pipe = database.file_pipes.find(*key) or database.pipes.find(key)
     return pipe if pipe is not None and pipe.text else None
 
 
@@ -425,10 +373,6 @@ def _pipe(_database: Database, pipe: FilePipe | Pipe, written: str) -> str:
     options = " auto_ingest=true" if pipe.notification_channel else ""
     options += f" COMMENT={_text(pipe.comment)}" if pipe.comment else ""
     return f"create or replace pipe {written}{options} as {pipe.text};"
-
-
-def _name(name: str) -> str:
-    return name if _PLAIN.match(name) else quote(name)
 
 
 def _text(text: str) -> str:

@@ -74,7 +74,7 @@ class PipeLoads:
             self._catalog.files_queued.clear()
             failed = False
             for database in self._catalog.databases:
-                for pipe in database.file_pipes.pipes:
+                for pipe in database.file_pipes:
                     failed |= not self._drain(database, pipe.key)
             self._catalog.files_queued.wait(RETRY_SECONDS if failed else None)
 
@@ -85,7 +85,7 @@ class PipeLoads:
         cursor = self._catalog.cursor()
         try:
             while not self._stopping:
-                pipe = database.file_pipes.find(key)
+                pipe = database.file_pipes.find(*key)
                 if pipe is None or pipe.paused_on_ms is not None:
                     break
                 waiting = database.file_pipes.waiting(cursor, key, GROUP_FILES)
@@ -95,7 +95,7 @@ class PipeLoads:
                 failures.pop(where, None)
             return True
         except Exception as error:
-            if self._catalog.find(database.name) is not database or database.file_pipes.find(key) is None:
+            if self._catalog.find(database.name) is not database or database.file_pipes.find(*key) is None:
                 # Dropped meanwhile, or under another name, which has a turn of its own.
                 return True
             known = failures.get(where)
@@ -135,7 +135,7 @@ def load_group(
             return
         log.exception("file %s of pipe %s.%s failed", group[0].path, pipe.key.schema, pipe.key.name)
         message = f"internal error of the local service: {error}"
-        commit_load(database, cursor, lambda: _fail(plan, pipe, group[0], present, cursor, message))
+        commit_load(database, cursor, lambda: _load(plan, pipe, group, present, cursor, message))
 
 
 def compile_pipe(catalog: Catalog, database: Database, pipe: FilePipe) -> CopyPlan:
@@ -172,49 +172,36 @@ def _load(
     group: list[QueuedFile],
     present: dict[str, StagedFile],
     cursor: duckdb.DuckDBPyConnection,
+    broken: str | None = None,
 ) -> None:
+    """Load a group, and take it from the queue.
+
+    :param broken: why no file of it can be loaded.
+    """
     plan.check_names()
     database = plan.database
+    where = (pipe.key.schema, pipe.key.name)
     since_ms = max(pipe.created_on_ms, database.clock.now_ms() - PIPE_MEMORY_MS)
-    known = database.history.loaded_by_pipe(cursor, pipe.key.schema, pipe.key.name, since_ms)
+    known = database.history.loaded_by_pipe(cursor, *where, since_ms)
     events: list[LoadEvent] = []
     for queued in group:
         path = plan.location.path_of(queued.path)
-        file = present.get(path)
+        file, why = present.get(path), broken
         if file is None:
-            missing = StagedFile(path, queued.size or 0, "", 0)
+            file = StagedFile(path, queued.size or 0, "", 0)
             why = f"Remote file '{plan.location.base}{path}' was not found."
-            events.append(_failed(plan, pipe, queued, missing, why))
-        elif plan.file_key(file) not in known:
+        elif plan.file_key(file) in known:
+            continue
+        else:
             known.add(plan.file_key(file))
-            outcome = loader.load_file(plan, cursor, file)
-            events.append(_event(plan, pipe, queued, outcome))
+        outcome = (
+            loader.load_file(plan, cursor, file)
+            if why is None
+            else loader.FileOutcome(file, file.path, history.LOAD_FAILED, errors_seen=1, message=why)
+        )
+        events.append(loader.event_of(plan, outcome, database.clock.now_ms(), where, queued.received_on_ms))
     database.history.record(cursor, events)
     database.file_pipes.take(cursor, group)
-
-
-def _fail(
-    plan: CopyPlan,
-    pipe: FilePipe,
-    queued: QueuedFile,
-    present: dict[str, StagedFile],
-    cursor: duckdb.DuckDBPyConnection,
-    message: str,
-) -> None:
-    file = present.get(plan.location.path_of(queued.path))
-    if file is not None:
-        plan.database.history.record(cursor, [_failed(plan, pipe, queued, file, message)])
-    plan.database.file_pipes.take(cursor, [queued])
-
-
-def _event(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, outcome: loader.FileOutcome) -> LoadEvent:
-    where = (pipe.key.schema, pipe.key.name)
-    return loader.event_of(plan, outcome, plan.database.clock.now_ms(), where, queued.received_on_ms)
-
-
-def _failed(plan: CopyPlan, pipe: FilePipe, queued: QueuedFile, file: StagedFile, message: str) -> LoadEvent:
-    outcome = loader.FileOutcome(file, file.path, history.LOAD_FAILED, errors_seen=1, message=message)
-    return _event(plan, pipe, queued, outcome)
 
 
 def _state(error: Exception) -> str:
@@ -364,7 +351,7 @@ class FolderWatch:
     def _watched(self) -> list[tuple[FilePipe, CopyPlan, Path]]:
         found = []
         for database in self._catalog.databases:
-            for pipe in database.file_pipes.pipes:
+            for pipe in database.file_pipes:
                 if not pipe.auto_ingest:
                     continue
                 try:

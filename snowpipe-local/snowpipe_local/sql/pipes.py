@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from snowpipe_local.access.model import Securable
@@ -14,6 +15,7 @@ from snowpipe_local.engine.load_history import DAY_MS, FilePipe
 from snowpipe_local.errors import (
     Refusal,
     SqlError,
+    access_error,
     compilation_error,
     object_exists,
     object_missing,
@@ -28,7 +30,7 @@ from snowpipe_local.sql.record_expressions import compile_select
 from snowpipe_local.sql.relations import rows_for
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.show import Shown, schemas_in_scope
+from snowpipe_local.sql.show import Shown, placed, schemas_in_scope
 from snowpipe_local.stages.definition import (
     ReadsValue,
     Setting,
@@ -46,10 +48,6 @@ _DEFAULT_TEXT = (
     "COPY INTO {table} FROM (SELECT * FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))) "
     "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 )
-_SHOWN = (
-    "name", "database_name", "schema_name", "definition", "owner", "notification_channel", "comment",
-    "integration", "pattern", "error_integration", "owner_role_type", "invalid_reason", "kind",
-)  # fmt: skip
 _SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
 
 
@@ -66,7 +64,7 @@ def _find(session: Session, path: tuple[str, ...]) -> tuple[Database, PipeKey, F
     """Return where a pipe of this name is or would be, and the pipe if it exists and shows."""
     database, schema, name = session.resolve(path)
     key = PipeKey(schema, name)
-    pipe = database.file_pipes.find(key) or database.pipes.find(key)
+    pipe = database.file_pipes.find(*key) or database.pipes.find(key)
     shows = pipe is not None and session.can_see(*pipe.seen_as(database.name))
     return database, key, pipe if shows else None
 
@@ -90,31 +88,26 @@ def existing_pipe(session: Session, path: tuple[str, ...]) -> tuple[Database, Pi
 
 def _listed(session: Session, found: Iterable[tuple[Database, FilePipe | Pipe]]) -> Result:
     """Return what SHOW PIPES and DESCRIBE PIPE answer."""
-    rows = []
-    for database, pipe in found:
-        of_files = pipe if isinstance(pipe, FilePipe) else None
-        failure = session.catalog.pipe_failures.get((database.name, *pipe.key))
-        rows.append(
-            (
-                pipe.created_on_ms, pipe.key.name, database.name, pipe.key.schema,
-                pipe.text or _DEFAULT_TEXT.format(table=pipe.table),
-                session.owner(*pipe.seen_as(database.name)), pipe.notification_channel, pipe.comment,
-                *((of_files.integration, of_files.pattern, of_files.error_integration)
-                  if of_files else (None,) * 3),
-                "ROLE", failure.message if failure else None, "STAGE" if of_files else "STREAMING",
-            )
-        )  # fmt: skip
-    return listing(("created_on", *_SHOWN), sorted(rows, key=lambda row: (row[2], row[3], row[1])))
+    failures = {name: known.message for name, known in session.catalog.pipe_failures.items()}
+    rows = (
+        dict(
+            placed(database.name, *pipe.key), created_on=pipe.created_on_ms,
+            definition=pipe.text or _DEFAULT_TEXT.format(table=pipe.table),
+            owner=session.owner(*pipe.seen_as(database.name)), comment=pipe.comment,
+            notification_channel=pipe.notification_channel, integration=pipe.integration,
+            pattern=pipe.pattern, error_integration=pipe.error_integration,
+            invalid_reason=failures.get((database.name, *pipe.key)),
+            kind="STREAMING" if isinstance(pipe, Pipe) else "STAGE",
+        )
+        for database, pipe in found
+    )  # fmt: skip
+    by_name = itemgetter("database_name", "schema_name", "name")
+    return listing("SHOW PIPES", sorted(rows, key=by_name))
 
 
 def _refuse_default(name: str, verb: str) -> None:
     if name.upper().endswith(DEFAULT_PIPE_SUFFIX):
-        raise SqlError(
-            "003001",
-            "42501",
-            f"SQL access control error:\nPipe '{name}' is a default pipe, managed by Snowflake; "
-            f"it cannot be {verb}.",
-        )
+        raise access_error(f"Pipe '{name}' is a default pipe, managed by Snowflake; it cannot be {verb}.")
 
 
 def _compile(session: Session, namespace: tuple[Database, str], copy: Reader) -> tuple[Table, PipeDefinition]:
@@ -216,8 +209,6 @@ _OPTIONS: dict[str, ReadsValue] = {
     "AUTO_INGEST": boolean,
     **dict.fromkeys(("COMMENT", "INTEGRATION", "AWS_SNS_TOPIC", "ERROR_INTEGRATION"), string),
 }
-# Documentation page "CREATE PIPE": copy options that a pipe may not have.
-_FORBIDDEN = ("FILES", "SIZE_LIMIT", "PURGE", "FORCE", "RETURN_FAILED_ONLY", "VALIDATION_MODE")
 
 
 def create_pipe(session: Session, reader: Reader) -> Result:
@@ -229,7 +220,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
     session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     key = PipeKey(schema, name)
-    of_files, streaming = database.file_pipes.find(key), database.pipes.find(key)
+    of_files, streaming = database.file_pipes.find(*key), database.pipes.find(key)
     streams = "TABLE(DATA_SOURCE(" in "".join(reader.text[reader.position :].upper().split())
     if streams:
         if set(settings) - {"COMMENT"}:
@@ -262,7 +253,7 @@ def drop_pipe(session: Session, reader: Reader) -> Result:
     head = reader.last_target()
     session.transaction.commit()
     database, schema, name = session.resolve(head.path)
-    of_files = database.file_pipes.find(PipeKey(schema, name))
+    of_files = database.file_pipes.find(schema, name)
     if of_files is None:
         _refuse_default(name, "dropped")
     if of_files is not None or database.pipes.find(PipeKey(schema, name)) is not None:
@@ -282,7 +273,7 @@ def show_pipes(session: Session, shown: Shown) -> Result:
     found = [
         (database, pipe)
         for database, schema in schemas_in_scope(session, shown)
-        for pipe in (*database.file_pipes.pipes, *database.pipes)
+        for pipe in (*database.file_pipes, *database.pipes)
         if pipe.key.schema == schema
         and shown.matches(pipe.key.name)
         and session.can_see(*pipe.seen_as(database.name))
@@ -316,14 +307,15 @@ def _compiled(
 
 def _check(plan: CopyPlan) -> None:
     options = plan.options
-    written = {
+    # Documentation page "CREATE PIPE": copy options that a pipe may not have.
+    forbidden = {
         "FILES": options.files is not None,
         "SIZE_LIMIT": options.size_limit is not None,
-        "VALIDATION_MODE": options.validation is not None,
         **{name: options.has(name) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
+        "VALIDATION_MODE": options.validation is not None,
     }
-    for name in _FORBIDDEN:
-        if written[name]:
+    for name, is_written in forbidden.items():
+        if is_written:
             raise compilation_error(f"copy option {name} is not supported in a pipe.")
     if plan.on_error.action not in ("CONTINUE", SKIP_FILE):
         raise compilation_error("copy option ON_ERROR = ABORT_STATEMENT is not supported in a pipe.")
@@ -380,7 +372,7 @@ def resume(session: Session, database: Database, pipe: FilePipe, *, forced: bool
             f"Pipe {database.name}.{pipe.key.schema}.{pipe.key.name} is stale: it was paused for more than "
             "14 days. Use SYSTEM$PIPE_FORCE_RESUME('pipe', 'staleness_check_override') to resume it.",
         )
-    database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=None))
+    database.file_pipes.change(pipe, dataclasses.replace(pipe, paused_on_ms=None))
     session.catalog.watch_changed()
 
 
@@ -389,7 +381,7 @@ def _change(
 ) -> None:
     """SET, and UNSET, which gives None."""
     for name, value in settings.items():
-        current = database.file_pipes.find(pipe.key) or pipe
+        current = database.file_pipes.find(*pipe.key) or pipe
         if name == "PIPE_EXECUTION_PAUSED":
             if value is not None and not isinstance(value, bool):
                 raise invalid_value(name, value, "TRUE or FALSE")
@@ -397,7 +389,7 @@ def _change(
         elif name == "COMMENT" or (value is not None and name in ("ERROR_INTEGRATION", "INTEGRATION")):
             session.require("OWNERSHIP", "PIPE", database.name, pipe.key.schema, pipe.key.name)
             changed: Any = {name.lower(): None if value is None else string(name, value)}
-            database.file_pipes.change(dataclasses.replace(current, **changed))
+            database.file_pipes.change(current, dataclasses.replace(current, **changed))
         else:
             raise invalid_parameter(name)
 
@@ -407,7 +399,7 @@ def _pause_or_resume(session: Session, database: Database, pipe: FilePipe, *, pa
     if not paused:
         resume(session, database, pipe, forced=False)
     elif pipe.paused_on_ms is None:
-        database.file_pipes.change(dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
+        database.file_pipes.change(pipe, dataclasses.replace(pipe, paused_on_ms=database.clock.now_ms()))
 
 
 # -- System functions: SYSTEM$PIPE_STATUS, SYSTEM$PIPE_FORCE_RESUME, tokens of channels, SYSTEM$WAIT -----

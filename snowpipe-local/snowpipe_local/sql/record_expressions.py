@@ -147,7 +147,8 @@ class _Compiler:
             return self._cast(column, tree)
         checks.check(tree)
         holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-        holder = holder.transform(timestamps.at_start).transform(self._inner_cast).transform(self._leaf)
+        holder = holder.transform(timestamps.at_start)
+        holder = holder.transform(_text_casts, _is_path, self._text).transform(self._leaf)
         prepared = translate.prepare(self.session, holder.expressions[0], is_checked=True)
         sql = translate.to_duckdb(prepared)
         return expression(column, f"({sql})")
@@ -211,9 +212,6 @@ class _Compiler:
             return None, None
         number = self.shape.names.index(key)
         return f"c{number}", self.shape.types[number]
-
-    def _inner_cast(self, node: exp.Expr) -> exp.Expr:
-        return _text_casts(node, _is_path, self._text)
 
     def _text(self, tree: exp.Expr) -> exp.Expr:
         if self.shape.kind == CSV and not _keys(tree):
@@ -339,7 +337,8 @@ def _expression(session: Session, column: Column, tree: exp.Expr) -> str:
         return _converted(column, tree)
     checks.check(tree)
     holder: exp.Expr = exp.Select(expressions=[tree.copy()])
-    holder = holder.transform(timestamps.at_start).transform(_streamed_text).transform(_row)
+    holder = holder.transform(timestamps.at_start)
+    holder = holder.transform(_text_casts, _is_streamed_path, sources.text_of).transform(_row)
     sql = translate.to_duckdb(translate.prepare(session, holder.expressions[0], is_checked=True))
     if column.type.is_semi_structured:
         return f"to_json({sql})"
@@ -365,7 +364,3 @@ def _row(node: exp.Expr) -> exp.Expr:
     if node.name != "1":
         raise unsupported(f"column ${node.name} of a streaming source; the row is $1")
     return exp.column(exp.to_identifier("j", quoted=True))
-
-
-def _streamed_text(node: exp.Expr) -> exp.Expr:
-    return _text_casts(node, _is_streamed_path, sources.text_of)

@@ -14,7 +14,6 @@ from sqlglot import exp
 
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
 from snowpipe_local.loading import loader
-from snowpipe_local.loading.loader import read_file
 from snowpipe_local.loading.selection import ByName, ByPosition
 from snowpipe_local.loading.staging import CopyPlan, RowError, StagedRecords
 from snowpipe_local.sql import functions
@@ -77,7 +76,7 @@ def _errors(session: Session, plan: CopyPlan, files: Sequence[StagedFile]) -> Re
         staged = StagedRecords(session.cursor, plan, MOST_ERRORS - len(rows), with_records=True)
         name = plan.location.listed_name(file)
         try:
-            read_file(plan, staged, file)
+            staged.fill(file)
         except SqlError as error:
             if error.sqlstate.startswith(("0A", "42")):
                 raise
@@ -95,7 +94,7 @@ def _first_rows(session: Session, plan: CopyPlan, most: int) -> Result:
         if len(rows) >= most:
             break
         staged = StagedRecords(session.cursor, plan)
-        read_file(plan, staged, file)
+        staged.fill(file)
         for error in staged.errors:
             if error.row <= most - len(rows):
                 raise error.abort(plan.location.listed_name(file))
@@ -322,17 +321,14 @@ def _replace(session: Session, node: exp.Expr) -> None:
     if isinstance(call, exp.Dot):
         raise unsupported(f"table function {name}")
     if name in _RESULTS:
-        node.replace(_registered(session, _RESULTS[name](session, call), named))
+        rows = registered_result(session, _RESULTS[name](session, call))
+        node.replace(exp.Subquery(this=rows, alias=named))
     elif name == "GENERATOR":
         node.replace(exp.Subquery(this=_generator(session, call), alias=named))
     elif name == "SPLITTOTABLE":
         _laterally(node, exp.Subquery(this=_split(call)), named)
     else:
         raise unsupported(f"table function {name}")
-
-
-def _registered(session: Session, result: Result, alias: exp.Expr) -> exp.Subquery:
-    return exp.Subquery(this=registered_result(session, result), alias=alias)
 
 
 def _identifier_of(name: str) -> exp.Identifier:
@@ -427,13 +423,11 @@ def _generator(session: Session, call: exp.Expr) -> exp.Expr:
     for value, form in ((count, r"\d+"), (seconds, r"\d+(\.\d+)?")):
         if value is not None and not (isinstance(value, exp.Literal) and re.fullmatch(form, value.name)):
             raise unsupported("GENERATOR without a literal ROWCOUNT or TIMELIMIT")
+    # "GENERATOR", usage notes: without both arguments there are no rows.
+    rows = f"range({int(count.name) if count else 0})"
     if seconds is not None and float(seconds.name) > 0:
-        rows = rows_for(session, float(seconds.name))
-        return _query(f"SELECT NULL AS n FROM {rows}" + (f" LIMIT {int(count.name)}" if count else ""), {})  # noqa: S608
-    if count is None:
-        # "GENERATOR", usage notes: without both arguments there are no rows.
-        return _query("SELECT NULL AS n FROM range(0)", {})
-    return _query(f"SELECT NULL AS n FROM range({int(count.name)})", {})  # noqa: S608 - a number
+        rows = rows_for(session, float(seconds.name)) + (f" LIMIT {int(count.name)}" if count else "")
+    return _query(f"SELECT NULL AS n FROM {rows}", {})  # noqa: S608 - a name of our own, or a number
 
 
 def rows_for(session: Session, seconds: float) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import dataclasses
 import datetime as dt
 import decimal
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -83,52 +81,54 @@ def already_dropped(name: str) -> Result:
     return status(f"Drop statement executed successfully ({name} already dropped).")
 
 
-def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Result:
-    """Return the result of a SHOW or DESCRIBE statement: text, but for ``created_on`` and some numbers.
-
-    :param rows: one sequence per row; ``created_on`` as epoch milliseconds, or None when it is not known.
-    """
-    columns = tuple(
-        ResultColumn(name, TIMESTAMP_LTZ if name == "created_on" else NUMBER if name in numbers else TEXT)
-        for name in names
-    )
-    if "created_on" in names:
-        at = list(names).index("created_on")
-        rows = [(*row[:at], None if row[at] is None else timestamp(row[at]), *row[at + 1 :]) for row in rows]
-    return Result(columns, list(rows), OTHER)
+def texts(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Result:
+    """Return the result of a statement that lists texts."""
+    return Result(tuple(map(ResultColumn, names)), list(rows), OTHER)
 
 
-_TYPES = {"": TEXT, "N": NUMBER, "T": TIMESTAMP_LTZ}
-# What Snowflake documents that each SHOW statement and each view of INFORMATION_SCHEMA has, in that order: a
-# name, N for numbers or T for times behind a colon, and the value where there is no other here.
+_TYPES = {"N": NUMBER, "T": TIMESTAMP_LTZ}
+_TRUTHS = {"Y": ("N", "Y"), "YES": ("NO", "YES"), "TRUE": ("false", "true")}
+# What Snowflake documents that each SHOW or DESCRIBE statement and each view of INFORMATION_SCHEMA has, in
+# that order: a name, behind a colon N for numbers, T for times, or the word for what is true, and the value
+# where there is no other here.
 _DOCUMENTED = {
-    statement: [re.fullmatch("(.*?)(?::([NT]))?(?:=(.*))?", text) for text in columns]
+    statement: [re.fullmatch("(.*?)(?::([A-Z]+))?(?:=(.*))?", text) for text in columns]
     for statement, *columns in csv.reader(
         Path(__file__).with_name("columns.csv").read_text(encoding="utf-8").splitlines()
     )
 }
 DOCUMENTED = {
-    statement: {column[1]: (_TYPES[column[2] or ""], column[3]) for column in columns if column}
+    statement: {
+        column[1]: (_TYPES.get(column[2], TEXT), column[2], column[3]) for column in columns if column
+    }
     for statement, columns in _DOCUMENTED.items()
 }
-"""By SHOW statement or view of INFORMATION_SCHEMA the type of each documented column, and its usual value."""
+"""By statement or view the type of each documented column, its letter or word, and its usual value."""
 
 
-def completed(statement: str, result: Result) -> Result:
-    """Return a result with every column that is documented for the statement, and with no other.
+def listing(statement: str, rows: Iterable[Mapping[str, Any]]) -> Result:
+    """Return the result of a SHOW or DESCRIBE statement, or the rows of a view of INFORMATION_SCHEMA.
 
-    :param statement: SHOW with its kind, or the name of a view of INFORMATION_SCHEMA.
+    :param statement: its line in the table of documented columns.
+    :param rows: values by column, times as epoch milliseconds; a column that is left out has its usual value.
     """
-    documented = DOCUMENTED.get(statement)
-    if documented is None:
-        return result
-    given = {column.name: at for at, column in enumerate(result.columns)}
-    if unknown := sorted(given.keys() - documented.keys()):
+    documented = DOCUMENTED[statement]
+    listed = list(rows)
+    if unknown := sorted({name for row in listed for name in row} - documented.keys()):
         raise ValueError(f"{statement} has no columns {unknown}")
-    columns = tuple(ResultColumn(name, kind) for name, (kind, _) in documented.items())
-    places = [(given.get(name), usual) for name, (_, usual) in documented.items()]
-    rows = [tuple(usual if at is None else row[at] for at, usual in places) for row in result.rows]
-    return dataclasses.replace(result, columns=columns, rows=list(rows))
+    made: list[Sequence[Any]] = [
+        tuple(_shown(row.get(name, usual), form) for name, (_, form, usual) in documented.items())
+        for row in listed
+    ]
+    return Result(tuple(ResultColumn(name, kind) for name, (kind, *_) in documented.items()), made, OTHER)
+
+
+def _shown(value: Any, form: str | None) -> Any:
+    if isinstance(value, bool):
+        return _TRUTHS[str(form)][value]
+    if form == "N" and isinstance(value, str):
+        return int(value)
+    return value if form != "T" or value is None else timestamp(value)
 
 
 def timestamp(epoch_ms: int) -> dt.datetime:
@@ -247,23 +247,9 @@ def offset_minutes(value: dt.datetime) -> int:
 
 _BATCH_ROWS = 65_536
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
-_LOGICAL_TYPES = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _INT64_DIGITS = 18
 _MICROS = 1_000_000
 _UTC_MINUTES = 1440
-
-
-def encode_stream(result: Result) -> str:
-    """Encode a result as a base64 Arrow IPC stream.
-
-    :returns: the value of ``rowsetBase64``; empty for a result without rows.
-    :raises pyarrow.ArrowException: when a value does not fit, for example an integer of 39 digits.
-    """
-    if not result.rows:
-        # Connector 4.8.1 builds no pandas frame from a stream without a batch, and dies of an empty batch.
-        return ""
-    [stream] = encode_streams(result, [len(result.rows)])
-    return base64.b64encode(stream).decode("ascii")
 
 
 def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
@@ -272,7 +258,7 @@ def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     Numbers and times are encoded at once, because their values choose the type. Texts are encoded for each
     stream, because they may be large.
 
-    :raises pyarrow.ArrowException: as :func:`encode_stream`.
+    :raises pyarrow.ArrowException: when a value does not fit, for example an integer of 39 digits.
     """
     encoders, fields = [], []
     for position, column in enumerate(result.columns):
@@ -314,7 +300,7 @@ def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
     if pa.types.is_struct(arrow):
         width = 16 if arrow.num_fields == 3 else 8
     return {
-        "logicalType": _LOGICAL_TYPES.get(kind.kind, kind.kind),
+        "logicalType": kind.wire,
         "precision": str(precision),
         "scale": str(scale),
         "charLength": str(length),
@@ -325,7 +311,7 @@ def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
 
 def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     scale = kind.scale or 0
-    if scale == 0 and all(value is None or _is_small(value) for value in values):
+    if scale == 0 and all(v is None or (type(v) is int and abs(v) < 10**_INT64_DIGITS) for v in values):
         return pa.array(values, pa.int64())
     decimals = pa.array(values, pa.decimal128(38, scale))
     # The same 128-bit integers without the decimal point; the scale travels in the metadata.
@@ -334,10 +320,6 @@ def _number(values: Sequence[Any], kind: ColumnType) -> pa.Array:
     if limits["max"] is None or limits["max"] < 10**_INT64_DIGITS:
         return unscaled.cast(pa.int64())
     return decimals
-
-
-def _is_small(value: Any) -> bool:
-    return type(value) is int and -(10**_INT64_DIGITS) < value < 10**_INT64_DIGITS
 
 
 def _arrow_results_timestamp(values: Sequence[Any], kind: ColumnType) -> pa.Array:

@@ -449,6 +449,20 @@ class Session:
         self.require(privilege, "TABLE", database.name, schema, name)
         return database, table
 
+    def defined(
+        self, kind: str, path: tuple[str, ...], *, listed: bool = False
+    ) -> tuple[Database, SchemaObject]:
+        """Return the database and the sequence or view that a name stands for.
+
+        :param listed: only one that the session's roles may see.
+        :raises SqlError: 002003 when there is none.
+        """
+        database, schema, name = self.resolve(path)
+        known = database.objects.find(kind, schema, name)
+        if known is None or (listed and not self.can_see(kind, database.name, schema, name)):
+            raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
+        return database, known
+
     def table_if_exists(self, head: Target, privilege: str) -> tuple[Database, Table | None]:
         """Return what :meth:`table` does, and None for a table that need not exist."""
         database, schema, name = self.resolve(head.path)

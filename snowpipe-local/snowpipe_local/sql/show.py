@@ -148,33 +148,31 @@ def tables_of(session: Session, database: Database, schema: str) -> Iterator[Tab
 
 def show_tables(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] TABLES [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    rows = [
+    rows = (
         _table_row(session, database, table)
         for database, schema in schemas_in_scope(session, shown)
         for table in tables_of(session, database, schema)
         if shown.matches(table.name.partition(TEMPORARY)[0])
-    ]
-    return listing(
-        ("created_on", "name", "database_name", "schema_name", "kind", "comment", "cluster_by", "rows",
-         "bytes", "owner", "retention_time", "automatic_clustering", "change_tracking", "is_external",
-         "enable_schema_evolution", "owner_role_type", "is_event", "budget", "is_hybrid", "is_iceberg",
-         "is_dynamic", "is_immutable", "error_logging"),
-        rows,
-        ("rows",),
-    )  # fmt: skip
+    )
+    return listing("SHOW TABLES", rows)
 
 
-def _table_row(session: Session, database: Database, table: Table) -> tuple[Any, ...]:
+def placed(*path: str) -> dict[str, str]:
+    """Return the columns that say where an object is: database, schema and name."""
+    return dict(zip(("database_name", "schema_name", "name"), path, strict=True))
+
+
+def _table_row(session: Session, database: Database, table: Table) -> dict[str, Any]:
     key, objects = (table.schema, table.name), database.objects
     kind = "TRANSIENT" if objects.table_option(*key, "transient") else "TABLE"
-    return (
-        table.created_on_ms, table.name.partition(TEMPORARY)[0], database.name, table.schema,
-        "TEMPORARY" if table.is_temporary else kind, objects.comment("TABLE", *key),
-        "" if table.clustering_key is None else table.clustering_key.text, count_rows(session, table),
-        None, session.owner("TABLE", database.name, *key), "0", "OFF", "OFF", "N",
-        "Y" if table.schema_evolution else "N", "ROLE", "N", None, "N",
-        "Y" if objects.table_option(*key, "iceberg") else "N", "N", "N",
-        "Y" if table.error_logging else "N",
+    return dict(
+        placed(database.name, table.schema, table.name.partition(TEMPORARY)[0]),
+        created_on=table.created_on_ms, kind="TEMPORARY" if table.is_temporary else kind,
+        comment=objects.comment("TABLE", *key),
+        cluster_by="" if table.clustering_key is None else table.clustering_key.text,
+        rows=count_rows(session, table), owner=session.owner("TABLE", database.name, *key),
+        enable_schema_evolution=table.schema_evolution,
+        is_iceberg=bool(objects.table_option(*key, "iceberg")), error_logging=table.error_logging,
     )  # fmt: skip
 
 
@@ -189,39 +187,31 @@ def show_schemas(session: Session, shown: Shown) -> Result:
         databases = [session.listed_database(scope[1][0] if scope[1] else session.current_database())]
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
-    rows = [
-        (
-            None, schema, "N", "Y" if (database.name, schema) == (session.database, session.schema) else "N",
-            database.name, session.owner("SCHEMA", database.name, schema),
-            database.objects.comment("SCHEMA", schema, schema), "", "0",
+    rows = (
+        dict(
+            name=schema, is_current=(database.name, schema) == (session.database, session.schema),
+            database_name=database.name, owner=session.owner("SCHEMA", database.name, schema),
+            comment=database.objects.comment("SCHEMA", schema, schema),
         )
         for database in databases
         for schema in sorted(database.schemas)
         if shown.matches(schema) and session.can_see("SCHEMA", database.name, schema)
-    ]  # fmt: skip
-    return listing(
-        ("created_on", "name", "is_default", "is_current", "database_name", "owner", "comment", "options",
-         "retention_time"),
-        rows,
     )  # fmt: skip
+    return listing("SHOW SCHEMAS", rows)
 
 
 def show_databases(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] DATABASES [LIKE]; ``created_on`` as in SHOW SCHEMAS."""
-    rows = [
-        (
-            None, database.name, "N", "Y" if database.name == session.database else "N", "",
-            session.owner("DATABASE", database.name),
-            database.objects.comment("DATABASE", "", database.name), "", "0", "STANDARD",
+    rows = (
+        dict(
+            name=database.name, is_current=database.name == session.database,
+            owner=session.owner("DATABASE", database.name),
+            comment=database.objects.comment("DATABASE", "", database.name),
         )
         for database in session.catalog.databases
         if shown.matches(database.name) and session.can_see("DATABASE", database.name)
-    ]  # fmt: skip
-    return listing(
-        ("created_on", "name", "is_default", "is_current", "origin", "owner", "comment", "options",
-         "retention_time", "kind"),
-        rows,
     )  # fmt: skip
+    return listing("SHOW DATABASES", rows)
 
 
 def show_channels(session: Session, shown: Shown) -> Result:
@@ -233,11 +223,12 @@ def show_channels(session: Session, shown: Shown) -> Result:
         namespaces = [(database, schema)]
     else:
         namespaces = schemas_in_scope(session, shown)
-    rows = [
-        (
-            channel.committed.created_on_ms, channel.name, database.name, schema, pipe.table,
-            channel.committed.offset_token, pipe.key.name, "PIPE", channel.committed.client_sequencer,
-            channel.committed.row_sequencer,
+    rows = (
+        dict(
+            placed(database.name, schema, channel.name), created_on=channel.committed.created_on_ms,
+            table_name=pipe.table, offset_token=channel.committed.offset_token, parent_name=pipe.key.name,
+            client_sequencer=channel.committed.client_sequencer,
+            row_sequencer=channel.committed.row_sequencer,
         )
         for database, schema in namespaces
         for channel in database.channels
@@ -245,14 +236,8 @@ def show_channels(session: Session, shown: Shown) -> Result:
         and only in {None, pipe.key.name if kind == "PIPE" else pipe.table}
         and shown.matches(channel.name)
         and session.can_see("TABLE", database.name, schema, pipe.table)
-    ]  # fmt: skip
-    numbers = ("client_sequencer", "row_sequencer")
-    return listing(
-        ("created_on", "name", "database_name", "schema_name", "table_name", "offset_token", "parent_name",
-         "parent_domain", *numbers),
-        rows,
-        numbers,
     )  # fmt: skip
+    return listing("SHOW CHANNELS", rows)
 
 
 def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str]]:
@@ -280,9 +265,7 @@ def count_rows(session: Session, table: Table) -> int:
 
 # -- SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema -
 
-_WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
 _MOST_OCTETS = 16_777_216
-_NAME, _NAMESPACE = ("created_on", "name"), ("database_name", "schema_name")
 
 
 def columns_of(view: SchemaObject) -> tuple[Column, ...]:
@@ -315,53 +298,49 @@ def show_columns(session: Session, shown: Shown) -> Result:
             raise object_missing("Table", f"{database.name}.{schema}.{only}")
     else:
         namespaces = schemas_in_scope(session, shown)
-    rows = [
-        (
-            name, schema, column.name, _data_type(column.type, column.nullable),
-            "true" if column.nullable else "NOT_NULL", column.default_text or "", "COLUMN", "",
-            database.objects.comment("COLUMN", schema, column_key(name, column.name)), database.name, "",
-            None,
+    rows = (
+        dict(
+            {"null?": "true" if column.nullable else "NOT_NULL", "default": column.default_text or ""},
+            table_name=name, schema_name=schema, column_name=column.name,
+            data_type=_data_type(column.type, column.nullable),
+            comment=database.objects.comment("COLUMN", schema, column_key(name, column.name)),
+            database_name=database.name,
         )
         for database, schema in namespaces
         for _, name, columns, _ in relations(session, database, schema)
         if not named or name == found[0][1]
         for column in columns
         if shown.matches(column.name)
-    ]  # fmt: skip
-    return listing(
-        ("table_name", "schema_name", "column_name", "data_type", "null?", "default", "kind", "expression",
-         "comment", "database_name", "autoincrement", "schema_evolution_record"),
-        rows,
     )  # fmt: skip
+    return listing("SHOW COLUMNS", rows)
 
 
 def show_objects(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] OBJECTS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]: tables and views."""
-    rows = [
-        (
-            created_on_ms, name, database.name, schema, kind, database.objects.comment(kind, schema, name),
-            *_size(session, database, kind, schema, name), session.owner(kind, database.name, schema, name),
-            "0",
+    rows = (
+        dict(
+            placed(database.name, schema, name), created_on=created_on_ms, kind=kind,
+            comment=database.objects.comment(kind, schema, name),
+            owner=session.owner(kind, database.name, schema, name),
+            **_size(session, database, kind, schema, name),
         )
         for database, schema in schemas_in_scope(session, shown)
         for kind, name, _, created_on_ms in relations(session, database, schema)
         if shown.matches(name)
-    ]  # fmt: skip
-    return listing(
-        (*_NAME, *_NAMESPACE, "kind", "comment", "cluster_by", "rows", "is_iceberg", "owner",
-         "retention_time"),
-        rows,
     )  # fmt: skip
+    return listing("SHOW OBJECTS", rows)
 
 
-def _size(session: Session, database: Database, kind: str, schema: str, name: str) -> tuple[Any, ...]:
+def _size(session: Session, database: Database, kind: str, schema: str, name: str) -> dict[str, Any]:
     hidden = session.temporary_tables.get((database.name, schema, name), name)
     table = database.tables.find(schema, hidden) if kind == "TABLE" else None
     if table is None:
-        return "", None, "N"
-    is_lake = database.objects.table_option(schema, table.name, "iceberg")
-    key = "" if table.clustering_key is None else table.clustering_key.text
-    return key, count_rows(session, table), "Y" if is_lake else "N"
+        return {}
+    return dict(
+        cluster_by="" if table.clustering_key is None else table.clustering_key.text,
+        rows=count_rows(session, table),
+        is_iceberg=bool(database.objects.table_option(schema, table.name, "iceberg")),
+    )
 
 
 def describe_relation(session: Session, reader: Reader) -> Result:
@@ -374,35 +353,19 @@ def describe_relation(session: Session, reader: Reader) -> Result:
     database, schema, name = session.resolve(path)
     if database.objects.find(VIEW, schema, name) is None:
         return describe_table(session, path)
-    return describe_view(session, path)
-
-
-def describe_view(session: Session, path: tuple[str, ...]) -> Result:
-    """Return what DESCRIBE VIEW answers.
-
-    :raises SqlError: for a view that does not exist, or stays hidden.
-    """
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(VIEW, schema, name)
-    if known is None or not session.can_see(VIEW, database.name, schema, name):
-        raise object_missing("View", f"{database.name}.{schema}.{name}")
-    return described_columns(columns_of(known))
+    return described_columns(columns_of(session.defined(VIEW, path, listed=True)[1]))
 
 
 def described_columns(
     columns: Iterable[Column], comment: Callable[[Column], str | None] = lambda _column: None
 ) -> Result:
     """Return what DESCRIBE TABLE and VIEW answer."""
-    rows = [
-        (c.name, str(c.type), "COLUMN", "Y" if c.nullable else "N", c.default_text,
-         *("Y" if key in c.keys else "N" for key in (PRIMARY, UNIQUE)), None, None, comment(c), None, None)
+    rows = (
+        {"name": c.name, "type": str(c.type), "null?": c.nullable, "default": c.default_text,
+         "primary key": PRIMARY in c.keys, "unique key": UNIQUE in c.keys, "comment": comment(c)}
         for c in columns
-    ]  # fmt: skip
-    return listing(
-        ("name", "type", "kind", "null?", "default", "primary key", "unique key", "check", "expression",
-         "comment", "policy name", "privacy domain"),
-        rows,
     )  # fmt: skip
+    return listing("DESCRIBE TABLE", rows)
 
 
 def describe_schema(session: Session, reader: Reader) -> Result:
@@ -410,10 +373,8 @@ def describe_schema(session: Session, reader: Reader) -> Result:
     database, schema = session.resolve_schema(reader.last_path(2))
     if schema not in database.schemas or not session.can_see("SCHEMA", database.name, schema):
         raise object_missing("Schema", f"{database.name}.{schema}")
-    rows = [
-        (created_on_ms, name, kind) for kind, name, _, created_on_ms in relations(session, database, schema)
-    ]
-    return listing((*_NAME, "kind"), rows)
+    known = relations(session, database, schema)
+    return listing("DESCRIBE SCHEMA", (dict(kind=kind, name=n, created_on=ms) for kind, n, _, ms in known))
 
 
 def describe_database(session: Session, reader: Reader) -> Result:
@@ -421,19 +382,15 @@ def describe_database(session: Session, reader: Reader) -> Result:
     name = reader.name()
     reader.end()
     database = session.visible_database(name)
-    rows = [
-        (None, schema, "SCHEMA")
-        for schema in sorted(database.schemas)
-        if session.can_see("SCHEMA", database.name, schema)
-    ]
-    return listing((*_NAME, "kind"), rows)
+    known = (name for name in sorted(database.schemas) if session.can_see("SCHEMA", database.name, name))
+    return listing("DESCRIBE DATABASE", (dict(name=name) for name in known))
 
 
 def show_nothing(session: Session, shown: Shown) -> Result:
     """SHOW of a kind of which there never is one here: streams, tasks, integrations, procedures."""
     if shown.scope is not None and shown.scope[0] in {"SCHEMA", "DATABASE"}:
         schemas_in_scope(session, shown)
-    return listing((), [])
+    return listing(f"SHOW {shown.kind.removeprefix('USER ')}", [])
 
 
 def keys_of(
@@ -458,21 +415,18 @@ def show_keys(session: Session, shown: Shown) -> Result:
         namespaces = [(database, schema)]
     else:
         namespaces = schemas_in_scope(session, shown)
-    rows = [
-        (
-            table.created_on_ms, database.name, schema, table.name.partition(TEMPORARY)[0], column, position,
-            name, "false",
+    rows = (
+        dict(
+            created_on=table.created_on_ms, database_name=database.name, schema_name=schema,
+            table_name=table.name.partition(TEMPORARY)[0], column_name=column, key_sequence=position,
+            constraint_name=name,
         )
         for database, schema in namespaces
         for table, name, columns in keys_of(session, database, schema, word)
         if only in {None, table.name}
         for position, column in enumerate(columns, 1)
-    ]  # fmt: skip
-    return listing(
-        ("created_on", "database_name", "schema_name", "table_name", "column_name", "key_sequence",
-         "constraint_name", "rely"),
-        rows,
     )  # fmt: skip
+    return listing(f"SHOW {shown.kind}", rows)
 
 
 def undrop(_session: Session, reader: Reader) -> Result:
@@ -487,7 +441,7 @@ def octets(kind: ColumnType) -> int | None:
 
 
 def _data_type(kind: ColumnType, nullable: bool) -> str:
-    described: dict[str, object] = {"type": _WIRE.get(kind.kind, kind.kind)}
+    described: dict[str, object] = {"type": kind.wire}
     if kind.kind == "NUMBER":
         described |= {"precision": kind.precision, "scale": kind.scale}
     elif kind.length is not None:
@@ -543,5 +497,8 @@ def show_parameters(session: Session, shown: Shown) -> Result:
         if kind == "BOOLEAN":
             value = value.lower()
         if shown.matches(name):
-            rows.append((name, value, default, "SESSION" if is_set else "", described, kind))
-    return listing(("key", "value", "default", "level", "description", "type"), rows)
+            level = "SESSION" if is_set else ""
+            rows.append(
+                dict(key=name, value=value, default=default, level=level, description=described, type=kind)
+            )
+    return listing("SHOW PARAMETERS", rows)

@@ -179,7 +179,7 @@ def _table_stage(session: Session, table: tuple[str, ...]) -> StageLocation:
     path = (database.name, schema, name)
     area = session.catalog.storage.internal(known.folder)
     stored = database.objects.table_option(schema, name, "stage")
-    own = StageDefinition.from_row(database.name, schema, name, 0, "", stored) if stored else None
+    own = StageDefinition.from_row(database.name, schema, name, 0, stored) if stored else None
     return StageLocation(
         f"@{database.name}.{schema}.%{name}",
         "TABLE",

@@ -58,6 +58,9 @@ _METADATA_TYPES = {
     "METADATA$FILE_LAST_MODIFIED": ColumnType("TIMESTAMP_NTZ", precision=9),
     "METADATA$START_SCAN_TIME": TIMESTAMP_LTZ,
 }
+_ARROW_TYPES = {
+    "NUMBER": pa.int64(), "TIMESTAMP_NTZ": pa.timestamp("us"), "TIMESTAMP_LTZ": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
 
 
 def replace_staged_files(session: Session, tree: exp.Expr) -> None:
@@ -164,19 +167,9 @@ def _columns(file_format: FileFormat, width: int) -> tuple[Column, ...]:
     return (*fields, *(Column(name, _METADATA_TYPES.get(name, TEXT)) for name in METADATA))
 
 
-def _arrow_type(column: Column) -> pa.DataType:
-    match column.type.kind:
-        case "NUMBER":
-            return pa.int64()
-        case "TIMESTAMP_NTZ":
-            return pa.timestamp("us")
-        case "TIMESTAMP_LTZ":
-            return pa.timestamp("us", tz="UTC")
-    return pa.string()
-
-
 def _empty(columns: tuple[Column, ...]) -> pa.Table:
-    return pa.schema([(column.name, _arrow_type(column)) for column in columns]).empty_table()
+    fields = [(column.name, _ARROW_TYPES.get(column.type.kind, pa.string())) for column in columns]
+    return pa.schema(fields).empty_table()
 
 
 def _file(
@@ -200,10 +193,6 @@ def _file(
                     raise _unreadable(location, file, chunk, record, reason)
                 rows = cursor.sql(f"SELECT {', '.join(values)} FROM {source} ORDER BY i").to_arrow_table()
                 found.append(rows.cast(_empty(columns).schema))
-    except FileNotFoundError as error:
-        raise SqlError(
-            "091016", "22000", f"Remote file '{file.path}' was not found; it was removed."
-        ) from error
     finally:
         cursor.unregister(RECORDS)
     return found

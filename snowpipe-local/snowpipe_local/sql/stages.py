@@ -15,9 +15,9 @@ from snowpipe_local.errors import SqlError, compilation_error, object_exists, ob
 from snowpipe_local.loading.staging import read_blocks
 from snowpipe_local.sql.copy_into import read_copy_options
 from snowpipe_local.sql.reader import Reader, Target
-from snowpipe_local.sql.results import OTHER, Result, ResultColumn, done, listing, status
+from snowpipe_local.sql.results import OTHER, Result, ResultColumn, done, listing, status, texts
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.show import Shown, schemas_in_scope
+from snowpipe_local.sql.show import Shown, placed, schemas_in_scope
 from snowpipe_local.sql.stage_references import (
     access_settings,
     find_defined,
@@ -438,11 +438,6 @@ def _described(session: Session, reader: Reader, kind: type[Staged]) -> Staged:
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of stages ----------------------------------------------------
 
-_SHOWN = (
-    "name", "database_name", "schema_name", "url", "has_credentials", "has_encryption_key", "owner",
-    "comment", "region", "type", "cloud", "notification_channel", "storage_integration", "endpoint",
-    "owner_role_type", "directory_enabled",
-)  # fmt: skip
 _DESCRIBED = ("parent_property", "property", "property_type", "property_value", "property_default")
 
 
@@ -476,8 +471,8 @@ def alter_stage(session: Session, reader: Reader) -> Result:
 
 def show_stages(session: Session, shown: Shown) -> Result:
     """SHOW STAGES [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    stages = _in_scope(session, shown, StageDefinition)
-    return listing(("created_on", *_SHOWN), [_shown(session, stage) for stage in stages])
+    found = _in_scope(session, shown, StageDefinition)
+    return listing("SHOW STAGES", (_shown(session, stage) for stage in found))
 
 
 def describe_stage(session: Session, reader: Reader) -> Result:
@@ -492,7 +487,7 @@ def describe_stage(session: Session, reader: Reader) -> Result:
         *(("STAGE_CREDENTIALS", name, "String", "****", "") for name in sorted(stage.credentials)),
         ("DIRECTORY", "ENABLE", "Boolean", str(stage.directory).lower(), "false"),
     ]
-    return listing(_DESCRIBED, rows)
+    return texts(_DESCRIBED, rows)
 
 
 def _stage_settings(reader: Reader, *, needed: bool = False) -> dict[str, Setting]:
@@ -533,21 +528,19 @@ def _format_rows(stage: StageDefinition) -> list[tuple[str, ...]]:
     ]
 
 
-def _shown(session: Session, stage: StageDefinition) -> tuple[Any, ...]:
+def _shown(session: Session, stage: StageDefinition) -> dict[str, Any]:
     kind = "EXTERNAL" if stage.is_external else "INTERNAL"
-    return (
-        stage.created_on_ms, stage.name, stage.database, stage.schema, stage.url or "",
-        "Y" if stage.credentials else "N", "N", session.owner(stage.KIND, *stage.path),
-        stage.comment or "", stage.region, f"{kind} TEMPORARY" if stage.temporary else kind, stage.cloud,
-        None, stage.storage_integration, stage.endpoint, "ROLE", "Y" if stage.directory else "N",
+    return dict(
+        placed(*stage.path), created_on=stage.created_on_ms, url=stage.url or "",
+        has_credentials=bool(stage.credentials), owner=session.owner(stage.KIND, *stage.path),
+        comment=stage.comment or "", region=stage.region,
+        type=f"{kind} TEMPORARY" if stage.temporary else kind, cloud=stage.cloud,
+        storage_integration=stage.storage_integration, endpoint=stage.endpoint,
+        directory_enabled=stage.directory,
     )  # fmt: skip
 
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of file formats ----------------------------------------------
-
-_FILE_FORMATS_SHOWN = (
-    "name", "database_name", "schema_name", "type", "owner", "comment", "format_options", "owner_role_type",
-)  # fmt: skip
 
 
 def create_file_format(session: Session, reader: Reader) -> Result:
@@ -574,15 +567,15 @@ def alter_file_format(session: Session, reader: Reader) -> Result:
 
 def show_file_formats(session: Session, shown: Shown) -> Result:
     """SHOW FILE FORMATS [LIKE ..] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    formats = _in_scope(session, shown, FileFormatDefinition)
-    rows: list[tuple[Any, ...]] = [
-        (
-            known.created_on_ms, known.name, known.database, known.schema, known.settings["TYPE"],
-            session.owner(known.KIND, *known.path), known.comment or "", _options(known), "ROLE",
+    rows = (
+        dict(
+            placed(*known.path), created_on=known.created_on_ms, type=known.settings["TYPE"],
+            owner=session.owner(known.KIND, *known.path), comment=known.comment or "",
+            format_options=_options(known),
         )
-        for known in formats
-    ]  # fmt: skip
-    return listing(("created_on", *_FILE_FORMATS_SHOWN), rows)
+        for known in _in_scope(session, shown, FileFormatDefinition)
+    )  # fmt: skip
+    return listing("SHOW FILE FORMATS", rows)
 
 
 def describe_file_format(session: Session, reader: Reader) -> Result:
@@ -593,7 +586,7 @@ def describe_file_format(session: Session, reader: Reader) -> Result:
         ("TYPE", "String", described.type, "CSV"),
         *((name, *typed(described[name]), typed(described.default(name))[1]) for name in described),
     ]
-    return listing(("property", "property_type", "property_value", "property_default"), rows)
+    return texts(("property", "property_type", "property_value", "property_default"), rows)
 
 
 def _options(known: FileFormatDefinition) -> str:

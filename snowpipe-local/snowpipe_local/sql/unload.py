@@ -171,9 +171,7 @@ def _tree(text: str, partition: str | None) -> exp.Expr:
         raise compilation_error("syntax error: PARTITION BY takes one expression.")
     translate.name_projections(tree)
     last = exp.alias_(by.expressions[0], _PARTITION, quoted=True)
-    return exp.select("*", last).from_(
-        exp.Subquery(this=tree, alias=exp.TableAlias(this=exp.to_identifier("_Q")))
-    )
+    return exp.select("*", last).from_(timestamps.aliased(tree, "_Q"))
 
 
 # -- The text of values: CSV and JSON, as expressions of the engine --------------------------------------

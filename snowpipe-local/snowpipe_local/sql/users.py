@@ -35,10 +35,10 @@ from snowpipe_local.errors import (
     unsupported,
 )
 from snowpipe_local.sql.reader import Reader, flag, whole
-from snowpipe_local.sql.results import Result, done, listing, status
+from snowpipe_local.sql.results import Result, done, listing, status, texts
 from snowpipe_local.sql.session import Session, require_unrestricted
 from snowpipe_local.sql.show import Shown
-from snowpipe_local.stages.definition import invalid_value
+from snowpipe_local.stages.definition import as_written, invalid_value
 from snowpipe_local.stages.storage import user_identity
 
 # -- Properties of warehouses and users, by tables of their fields ---------------------------------------
@@ -81,10 +81,6 @@ def _properties(reader: Reader, verb: str) -> dict[str, str | None]:
     return dict(reader.properties(needed=True)) if verb == "SET" else {}
 
 
-def _plain(_name: str, value: str) -> str:
-    return value
-
-
 def _identifier(_name: str, value: str) -> str:
     return value.upper() if re.fullmatch(r"[A-Za-z_][\w$]*", value) else value
 
@@ -115,7 +111,7 @@ def _size(name: str, value: str) -> str:
 
 _WAREHOUSE_FIELDS = {
     "WAREHOUSE_SIZE": ("size", _size), "AUTO_SUSPEND": ("auto_suspend", whole),
-    "AUTO_RESUME": ("auto_resume", flag), "COMMENT": ("comment", _plain),
+    "AUTO_RESUME": ("auto_resume", flag), "COMMENT": ("comment", as_written),
 }  # fmt: skip
 _RIGHTS = {
     "SUSPEND": "OPERATE", "RESUME": "OPERATE", "ABORT ALL QUERIES": "OPERATE", "SET": "MODIFY",
@@ -194,33 +190,20 @@ def drop_warehouse(session: Session, reader: Reader) -> Result:
     return status(f"{head.name} successfully dropped.")
 
 
-# Of a warehouse of one cluster that only has a name.
-_NO_CLUSTERS, _NO_OPTIONS = (None,) * 4, (None,) * 10
-
-
 def show_warehouses(session: Session, shown: Shown) -> Result:
     """SHOW WAREHOUSES [LIKE]; what a warehouse here does not have is NULL."""
-    rows = [
-        (
-            known.name, "SUSPENDED" if known.suspended else "STARTED",
-            dict(known.properties).get("WAREHOUSE_TYPE", "STANDARD"), known.size, 1, 1,
-            int(not known.suspended), 0, 0, "N", "Y" if known.name == session.warehouse else "N",
-            known.auto_suspend, str(known.auto_resume).lower(), *_NO_CLUSTERS, known.created_on_ms, None,
-            None, session.owner("WAREHOUSE", known.name), known.comment, *_NO_OPTIONS, "ROLE", None,
+    rows = (
+        dict(
+            name=known.name, state="SUSPENDED" if known.suspended else "STARTED",
+            type=dict(known.properties).get("WAREHOUSE_TYPE", "STANDARD"), size=known.size,
+            started_clusters=int(not known.suspended), is_current=known.name == session.warehouse,
+            auto_suspend=known.auto_suspend, auto_resume=known.auto_resume, created_on=known.created_on_ms,
+            owner=session.owner("WAREHOUSE", known.name), comment=known.comment,
         )
         for known in sorted(session.catalog.access.state.warehouses.values(), key=lambda known: known.name)
         if session.can_see("WAREHOUSE", known.name) and shown.matches(known.name)
-    ]  # fmt: skip
-    numbers = ("min_cluster_count", "max_cluster_count", "started_clusters", "running", "queued")
-    return listing(
-        ("name", "state", "type", "size", *numbers, "is_default", "is_current", "auto_suspend", "auto_resume",
-         "available", "provisioning", "quiescing", "other", "created_on", "resumed_on", "updated_on", "owner",
-         "comment", "enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor",
-         "actives", "pendings", "failed", "suspended", "uuid", "scaling_policy", "budget", "owner_role_type",
-         "resource_constraint"),
-        rows,
-        (*numbers, "auto_suspend"),
     )  # fmt: skip
+    return listing("SHOW WAREHOUSES", rows)
 
 
 def describe_warehouse(session: Session, reader: Reader) -> Result:
@@ -229,7 +212,7 @@ def describe_warehouse(session: Session, reader: Reader) -> Result:
     known = session.catalog.access.state.warehouses.get(head.name)
     if known is None or not session.can_see("WAREHOUSE", head.name):
         raise object_missing("Warehouse", head.name)
-    return listing(("created_on", "name", "kind"), [(known.created_on_ms, known.name, "WAREHOUSE")])
+    return listing("DESCRIBE WAREHOUSE", [dict(name=known.name, created_on=known.created_on_ms)])
 
 
 def _switched(known: Warehouse, suspend: bool, *, tolerant: bool) -> Warehouse:
@@ -312,28 +295,22 @@ def show_roles(session: Session, shown: Shown) -> Result:
     """SHOW ROLES [LIKE]."""
     state = session.catalog.access.state
     active = session.roles
-    rows = [
-        (
-            role.created_on_ms,
-            role.name,
-            "Y" if role.name == session.catalog.access.default_role(session.user) else "N",
-            "Y" if role.name == session.role else "N",
-            "Y" if role.name in active and role.name != session.role else "N",
-            sum(g.role == role.name and g.grantee_kind == "USER" for g in state.role_grants.values()),
-            sum(g.role == role.name and g.grantee_kind == "ROLE" for g in state.role_grants.values()),
-            sum((g.grantee_kind, g.grantee) == ("ROLE", role.name) for g in state.role_grants.values()),
-            role.owner,
-            role.comment,
+    given = state.role_grants.values()
+    rows = (
+        dict(
+            created_on=role.created_on_ms, name=role.name,
+            is_default=role.name == session.catalog.access.default_role(session.user),
+            is_current=role.name == session.role,
+            is_inherited=role.name in active and role.name != session.role,
+            assigned_to_users=sum((g.role, g.grantee_kind) == (role.name, "USER") for g in given),
+            granted_to_roles=sum((g.role, g.grantee_kind) == (role.name, "ROLE") for g in given),
+            granted_roles=sum((g.grantee_kind, g.grantee) == ("ROLE", role.name) for g in given),
+            owner=role.owner, comment=role.comment,
         )
         for role in sorted(state.roles.values(), key=lambda role: role.name)
         if shown.matches(role.name)
-    ]
-    counted = ("assigned_to_users", "granted_to_roles", "granted_roles")
-    return listing(
-        ("created_on", "name", "is_default", "is_current", "is_inherited", *counted, "owner", "comment"),
-        rows,
-        counted,
-    )
+    )  # fmt: skip
+    return listing("SHOW ROLES", rows)
 
 
 def grant_role(session: Session, reader: Reader) -> Result:
@@ -403,9 +380,9 @@ def _secondary_of(name: str, value: str) -> str:
 
 _USER_FIELDS = {
     "LOGIN_NAME": ("login_name", _identifier), "DEFAULT_ROLE": ("default_role", _identifier),
-    "DEFAULT_NAMESPACE": ("default_namespace", _plain),
+    "DEFAULT_NAMESPACE": ("default_namespace", as_written),
     "DEFAULT_WAREHOUSE": ("default_warehouse", _identifier),
-    "DEFAULT_SECONDARY_ROLES": ("default_secondary_roles", _secondary_of), "COMMENT": ("comment", _plain),
+    "DEFAULT_SECONDARY_ROLES": ("default_secondary_roles", _secondary_of), "COMMENT": ("comment", as_written),
     "PASSWORD": ("password", _password), "DISABLED": ("disabled", flag),
 }  # fmt: skip
 # Remembered and shown; only the time-out has an effect here.
@@ -492,24 +469,19 @@ def drop_user(session: Session, reader: Reader) -> Result:
 
 def show_users(session: Session, shown: Shown) -> Result:
     """SHOW USERS [LIKE]; without the right to manage users, the own one only."""
-    rows = [
-        (
-            user.name, user.created_on_ms, user.login_name or user.name,
-            dict(user.properties).get("DISPLAY_NAME", user.name), dict(user.properties).get("EMAIL", ""),
-            user.comment, str(user.disabled).lower(), user.default_warehouse or "",
-            user.default_namespace or "", user.default_role or "", _secondary(user), user.owner,
-            str(bool(user.password)).lower(),
-            str(any(user.public_keys)).lower(),
+    rows = (
+        dict(
+            name=user.name, created_on=user.created_on_ms, login_name=user.login_name or user.name,
+            display_name=dict(user.properties).get("DISPLAY_NAME", user.name),
+            email=dict(user.properties).get("EMAIL", ""), comment=user.comment, disabled=user.disabled,
+            default_warehouse=user.default_warehouse or "", default_namespace=user.default_namespace or "",
+            default_role=user.default_role or "", default_secondary_roles=_secondary(user), owner=user.owner,
+            has_password=bool(user.password), has_rsa_public_key=any(user.public_keys),
         )
         for user in sorted(session.catalog.access.state.users.values(), key=lambda user: user.name)
         if _is_visible(session, user) and shown.matches(user.name)
-    ]  # fmt: skip
-    return listing(
-        ("name", "created_on", "login_name", "display_name", "email", "comment", "disabled",
-         "default_warehouse", "default_namespace", "default_role", "default_secondary_roles", "owner",
-         "has_password", "has_rsa_public_key"),
-        rows,
     )  # fmt: skip
+    return listing("SHOW USERS", rows)
 
 
 def describe_user(session: Session, reader: Reader) -> Result:
@@ -535,8 +507,8 @@ def describe_user(session: Session, reader: Reader) -> Result:
         ("RSA_PUBLIC_KEY_2", _body(second)),
         ("RSA_PUBLIC_KEY_2_FP", fingerprint(second) if second else None),
     ]
-    rows = [(name, "null" if value in {None, ""} else value, "null", "") for name, value in shown]
-    return listing(("property", "value", "default", "description"), rows)
+    rows = (dict(property=name, value="null" if value in {None, ""} else value) for name, value in shown)
+    return listing("DESCRIBE USER", rows)
 
 
 def _with(user: User, properties: Mapping[str, str | None]) -> User:
@@ -581,7 +553,7 @@ def _token(session: Session, user: User, verb: str, name: str, options: Mapping[
     made = AccessToken(name, digest_token(secret), role, access.now_ms() + days * _DAY_MS)
     with access.change() as state:
         state.users[user.name] = dataclasses.replace(user, access_tokens=(*others, made))
-    return listing(("token_name", "token_secret"), [(name, secret)])
+    return texts(("token_name", "token_secret"), [(name, secret)])
 
 
 def _require_owner(session: Session, user: User) -> None:

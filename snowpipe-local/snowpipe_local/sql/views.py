@@ -27,15 +27,10 @@ from snowpipe_local.sql.grants import locate, names
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import Result, done, listing, status
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.show import Shown, schemas_in_scope
+from snowpipe_local.sql.show import Shown, placed, schemas_in_scope
 from snowpipe_local.tables import Column, ColumnType, literal
 
 # -- CREATE, ALTER, DROP, SHOW and DESCRIBE of sequences, and ``seq.NEXTVAL`` ----------------------------
-
-_SHOWN = (
-    "name", "database_name", "schema_name", "next_value", "interval", "created_on", "owner", "comment",
-    "ordered",
-)  # fmt: skip
 
 
 def counting(path: str, start: object, step: object) -> str:
@@ -105,7 +100,7 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
             owner, schema, name = session.resolve(head.path)
             if owner.objects.find(VIEW, schema, name) is None and owner.tables.find(schema, name) is not None:
                 raise another_kind("TABLE", VIEW)
-        database, known = _existing(session, kind, head.path)
+        database, known = session.defined(kind, head.path)
         session.require("OWNERSHIP", kind, database.name, known.schema, known.name)
         database.objects.remove(kind, known.schema, known.name)
         database.objects.remove(f"COMMENT {kind}", known.schema, known.name)
@@ -113,14 +108,6 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
         return status(f"{known.name} successfully dropped.")
 
     return handler
-
-
-def _existing(session: Session, kind: str, path: tuple[str, ...]) -> tuple[Database, SchemaObject]:
-    database, schema, name = session.resolve(path)
-    known = database.objects.find(kind, schema, name)
-    if known is None:
-        raise object_missing(kind.capitalize(), f"{database.name}.{schema}.{name}")
-    return database, known
 
 
 def show_sequences(session: Session, shown: Shown) -> Result:
@@ -131,16 +118,13 @@ def show_sequences(session: Session, shown: Shown) -> Result:
         for known in database.objects.of(SEQUENCE, schema)
         if shown.matches(known.name) and session.can_see(SEQUENCE, database.name, schema, known.name)
     ]
-    return _listed(session, found)
+    return _listed(session, "SHOW SEQUENCES", found)
 
 
 def describe_sequence(session: Session, reader: Reader) -> Result:
     """DESCRIBE SEQUENCE name."""
-    database, schema, name = session.resolve(reader.last_path())
-    known = database.objects.find(SEQUENCE, schema, name)
-    if known is None or not session.can_see(SEQUENCE, database.name, schema, name):
-        raise object_missing("Sequence", f"{database.name}.{schema}.{name}")
-    return _listed(session, [(database, known)])
+    found = session.defined(SEQUENCE, reader.last_path(), listed=True)
+    return _listed(session, "DESCRIBE SEQUENCE", [found])
 
 
 def default_of(session: Session, expression: exp.Expr) -> str | None:
@@ -150,7 +134,7 @@ def default_of(session: Session, expression: exp.Expr) -> str | None:
     path = tuple(
         part.name if part.args.get("quoted") else part.name.upper() for part in expression.parts[:-1]
     )
-    database, known = _existing(session, SEQUENCE, path)
+    database, known = session.defined(SEQUENCE, path)
     session.require("USAGE", SEQUENCE, database.name, known.schema, known.name)
     return f"nextval({literal(_engine_path(database, known))})"
 
@@ -159,20 +143,20 @@ def _engine_path(database: Database, known: SchemaObject) -> str:
     return database.names.hidden(str(known.definition["engine_name"]))
 
 
-def _listed(session: Session, found: list[tuple[Database, SchemaObject]]) -> Result:
+def _listed(session: Session, statement: str, found: list[tuple[Database, SchemaObject]]) -> Result:
     counted = dict(
         session.cursor.execute("SELECT sequence_name, last_value FROM duckdb_sequences()").fetchall()
     )
-    rows = [
-        (
-            known.name, database.name, known.schema, _following(known, counted),
-            known.definition["increment"], known.created_on_ms,
-            session.owner(SEQUENCE, database.name, known.schema, known.name), known.definition["comment"],
-            "Y" if known.definition["ordered"] else "N",
+    rows = (
+        dict(
+            placed(database.name, known.schema, known.name), next_value=_following(known, counted),
+            interval=known.definition["increment"], created_on=known.created_on_ms,
+            owner=session.owner(SEQUENCE, database.name, known.schema, known.name),
+            comment=known.definition["comment"], ordered=known.definition["ordered"],
         )
         for database, known in found
-    ]  # fmt: skip
-    return listing(_SHOWN, rows, ("next_value", "interval"))
+    )  # fmt: skip
+    return listing(statement, rows)
 
 
 def _following(known: SchemaObject, counted: Mapping[str, int | None]) -> object:
@@ -292,11 +276,6 @@ def _check_column(database: Database, schema: str, name: str, column: str) -> No
 
 # -- CREATE, DROP, SHOW and DESCRIBE of views; a view is its text, expanded where a query names it -------
 
-_VIEWS_SHOWN = (
-    "created_on", "name", "reserved", "database_name", "schema_name", "owner", "comment", "text", "is_secure",
-    "is_materialized",
-)  # fmt: skip
-
 
 def create_view(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] [SECURE] [TEMPORARY] VIEW [IF NOT EXISTS] name [(columns)] [COMMENT = ..] AS query.
@@ -342,19 +321,19 @@ def create_view(session: Session, reader: Reader) -> Result:
 
 def show_views(session: Session, shown: Shown) -> Result:
     """SHOW [TERSE] VIEWS [LIKE] [IN ACCOUNT | DATABASE d | SCHEMA s]."""
-    rows = [
-        (
-            view.created_on_ms, view.name, "", database.name, schema,
-            session.owner(VIEW, database.name, schema, view.name),
-            database.objects.comment(VIEW, schema, view.name),
-            session.view_text(view, database.name, schema, view.name),
-            str(view.definition["is_secure"]).lower(), "false",
+    rows = (
+        dict(
+            placed(database.name, schema, view.name), created_on=view.created_on_ms,
+            owner=session.owner(VIEW, database.name, schema, view.name),
+            comment=database.objects.comment(VIEW, schema, view.name),
+            text=session.view_text(view, database.name, schema, view.name),
+            is_secure=view.definition["is_secure"],
         )
         for database, schema in schemas_in_scope(session, shown)
         for view in database.objects.of(VIEW, schema)
         if shown.matches(view.name) and session.can_see(VIEW, database.name, schema, view.name)
-    ]  # fmt: skip
-    return listing(_VIEWS_SHOWN, rows)
+    )  # fmt: skip
+    return listing("SHOW VIEWS", rows)
 
 
 def _views_listed(reader: Reader) -> list[str] | None:

@@ -382,10 +382,8 @@ def _type(value: Setting) -> str:
 
 # -- What CREATE STAGE and CREATE FILE FORMAT define -----------------------------------------------------
 
-_JSON_FIELDS = (
-    "url", "endpoint", "region", "storage_integration", "credentials", "file_format", "format_name",
-    "copy_options", "comment", "directory",
-)  # fmt: skip
+# Columns of their own in the hidden table, and what is not kept.
+_APART = frozenset({"database", "schema", "name", "created_on_ms", "temporary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +428,17 @@ class Definition:
         database, schema = change.moved((self.database, self.schema))
         return dataclasses.replace(self, database=database, schema=schema)
 
+    def to_row(self) -> list[Any]:
+        """Return the row of the hidden table."""
+        names = [one.name for one in dataclasses.fields(self) if one.name not in _APART]
+        kept = {name: getattr(self, name) for name in names}
+        return [*self.key, self.created_on_ms, json.dumps(kept, default=dict)]
+
+    @classmethod
+    def from_row(cls, database: str, schema: str, name: str, created_on_ms: int, text: str) -> Self:
+        """Read the row that :meth:`to_row` writes."""
+        return cls(database, schema, name, created_on_ms, **_with_tuples(json.loads(text)))
+
 
 @dataclass(frozen=True, slots=True)
 class StageDefinition(Definition):
@@ -448,10 +457,6 @@ class StageDefinition(Definition):
     WORD: ClassVar[str] = "Stage"
     MADE = "Stage area"
     RELATION: ClassVar[str] = "stages"
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "schema_name VARCHAR", "stage_name VARCHAR", "created_on_ms BIGINT", "identity VARCHAR",
-        "definition VARCHAR",
-    )  # fmt: skip
 
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
     url: str | None = None
@@ -488,25 +493,6 @@ class StageDefinition(Definition):
         moved = Definition.moved(self, change)
         return dataclasses.replace(moved, format_name=change.moved(self.format_name))
 
-    def to_json(self) -> str:
-        """Return the form that the hidden table keeps."""
-        return json.dumps({name: _plain(getattr(self, name)) for name in _JSON_FIELDS})
-
-    def to_row(self) -> list[Any]:
-        """Return the row of the hidden table."""
-        return [*self.key, self.created_on_ms, self.identity, self.to_json()]
-
-    @classmethod
-    def from_row(
-        cls, database: str, schema: str, name: str, created_on_ms: int, identity: str, text: str
-    ) -> StageDefinition:
-        """Read the row that :meth:`to_row` writes."""
-        stored: dict[str, Any] = json.loads(text)
-        stored["file_format"] = _options(stored["file_format"])
-        stored["copy_options"] = _options(stored["copy_options"])
-        stored["format_name"] = tuple(stored["format_name"])
-        return cls(database, schema, name, created_on_ms, identity, **stored)
-
 
 @dataclass(frozen=True, slots=True)
 class FileFormatDefinition(Definition):
@@ -516,33 +502,13 @@ class FileFormatDefinition(Definition):
     WORD: ClassVar[str] = "File format"
     MADE = "File format"
     RELATION: ClassVar[str] = "file_formats"
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "schema_name VARCHAR", "format_name VARCHAR", "created_on_ms BIGINT", "definition VARCHAR",
-    )  # fmt: skip
 
     settings: Mapping[str, OptionValue]
     comment: str | None = None
     temporary: bool = False
 
-    def to_row(self) -> list[Any]:
-        """Return the row of the hidden table."""
-        text = json.dumps({"settings": _plain(self.settings), "comment": self.comment})
-        return [*self.key, self.created_on_ms, text]
 
-    @classmethod
-    def from_row(
-        cls, database: str, schema: str, name: str, created_on_ms: int, text: str
-    ) -> FileFormatDefinition:
-        """Read the row that :meth:`to_row` writes."""
-        stored = json.loads(text)
-        return cls(database, schema, name, created_on_ms, _options(stored["settings"]), stored["comment"])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _options(stored: Mapping[str, Any]) -> dict[str, OptionValue]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
+def _with_tuples(stored: Any) -> Any:
+    if isinstance(stored, dict):
+        return {name: _with_tuples(value) for name, value in stored.items()}
+    return tuple(stored) if isinstance(stored, list) else stored

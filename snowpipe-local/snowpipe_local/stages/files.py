@@ -145,7 +145,10 @@ class FolderArea:
         path = self.path(file.path)
         if self.pins is None:
             _check_unchanged(path, file)
-            yield path
+            try:
+                yield path
+            except FileNotFoundError as error:
+                raise _changed(file, "was removed") from error
             return
         # The suffix stays: readers find compression and type by it.
         pin = self.pins / (secrets.token_hex(8) + suffix_of(file.path))

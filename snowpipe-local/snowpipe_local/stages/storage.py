@@ -84,12 +84,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _refused(text: str) -> SqlError:
-    return SqlError(
-        "001008",
-        "22023",
-        f"SQL compilation error:\ninvalid value [{text}] for parameter 'ENDPOINT'; the local service "
-        f"reaches S3 on this machine only: use 127.0.0.1:port or localhost:port.",
-    )
+    allowed = "the local service reaches S3 on this machine only: use 127.0.0.1:port or localhost:port."
+    why = f"invalid value [{text}] for parameter 'ENDPOINT'; {allowed}"
+    return compilation_error(why, "001008", "22023")
 
 
 @functools.lru_cache(maxsize=32)
@@ -355,11 +352,7 @@ class Storage:
 
 def user_identity(user: str) -> str:
     """Return the folder name of a user's stage."""
-    return "user-" + _digest(user)
-
-
-def _digest(*names: str) -> str:
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
+    return "user-" + hashlib.sha256(json.dumps([user]).encode()).hexdigest()[:32]
 
 
 # -- Named stages and file formats of one database or session, and the files of its stages ---------------
@@ -376,8 +369,8 @@ class Stages:
         self._storage = storage
         self._lock = write_lock
         given = (names, cursor, write_lock)
-        self.stages = Definitions(StageDefinition, StageDefinition.from_row, *given)
-        self.formats = Definitions(FileFormatDefinition, FileFormatDefinition.from_row, *given)
+        self.stages = Definitions(StageDefinition, *given)
+        self.formats = Definitions(FileFormatDefinition, *given)
 
     def of(self, kind: type[Staged]) -> Definitions[Staged]:
         """Return those of one kind that outlive their session."""

@@ -1,4 +1,3 @@
-import base64
 import datetime as dt
 from decimal import Decimal
 from typing import Any
@@ -7,7 +6,7 @@ import pyarrow as pa
 import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql.reader import check_count, split_statements
-from snowpipe_local.sql.results import Result, ResultColumn, encode, encode_stream
+from snowpipe_local.sql.results import Result, ResultColumn, encode, encode_streams
 from snowpipe_local.tables import ColumnType
 
 NUMBER_10_2 = ColumnType("NUMBER", precision=10, scale=2)
@@ -15,8 +14,9 @@ NUMBER_38 = ColumnType("NUMBER", precision=38, scale=0)
 
 
 def _column(kind: ColumnType, *values: Any) -> tuple[pa.Field, pa.ChunkedArray]:
-    stream = encode_stream(Result((ResultColumn("C", kind),), [(value,) for value in values]))
-    table = pa.ipc.open_stream(base64.b64decode(stream)).read_all()
+    result = Result((ResultColumn("C", kind),), [(value,) for value in values])
+    (stream,) = encode_streams(result, [len(values)])
+    table = pa.ipc.open_stream(stream).read_all()
     return table.schema.field(0), table.column(0)
 
 

@@ -78,7 +78,7 @@ def test_every_show_statement_and_view_has_its_documented_columns(sql):
     statements = {
         re.sub(r"\[.*?\] |USER (?=[FP])", "", words) for words in front.STATEMENTS if words.startswith("SHOW")
     }
-    views = {name for name in DOCUMENTED if not name.startswith("SHOW")}
+    views = {name for name in DOCUMENTED if " " not in name}
     assert {name for name in DOCUMENTED if name.startswith("SHOW")} == statements - own
     for name in statements - own:
         assert [column.name for column in front.execute(sql.session(), name).columns] == list(

@@ -1,6 +1,5 @@
 import pytest
 from snowpipe_local.errors import SqlError
-from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.pipe_loads import compile_pipe
 from tests.local_catalog import LocalCatalog
 
@@ -68,7 +67,7 @@ def test_copy_needs_insert_and_read_and_a_pipe_loads_with_the_privileges_of_its_
     (loaded,) = local.sql("COPY INTO t FROM @s", session=loader)
     assert loaded["status"] == "LOADED"
     local.sql(PIPE, session=loader)
-    pipe = local.database.file_pipes.find(PipeKey("PUBLIC", "P"))
+    pipe = local.database.file_pipes.find("PUBLIC", "P")
     assert pipe is not None
     assert compile_pipe(local.catalog, local.database, pipe).table.name == "T"
     local.sql("REVOKE READ ON STAGE s FROM ROLE loader")
