@@ -63,20 +63,20 @@ class OnError:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """Options of one COPY statement; None or False where nothing was written.
+    """Options of one COPY statement, under their names; None or False where nothing was written.
 
-    :param included: INCLUDE_METADATA, column name as written to METADATA$... name.
+    :param include_metadata: column name as written to METADATA$... name.
     :param flags: the options that are TRUE or FALSE.
     """
 
     files: tuple[str, ...] | None = None
     pattern: str | None = None
     file_format: Mapping[str, Setting] = field(default_factory=dict)
-    matching: str = "NONE"
-    included: Mapping[str, str] = field(default_factory=dict)
+    match_by_column_name: str = "NONE"
+    include_metadata: Mapping[str, str] = field(default_factory=dict)
     on_error: OnError | None = None
     size_limit: int | None = None
-    validation: str | None = None
+    validation_mode: str | None = None
     access: Mapping[str, Setting] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)
 

@@ -72,11 +72,11 @@ def read_copy_options(settings: Mapping[str, Setting]) -> CopyOptions:
     """
     read = read_options(settings, _READERS)
     flags, access = ({name: read[name] for name in names if name in read} for names in (_FLAGS, _ACCESS))
-    chosen = {_FIELDS[name]: value for name, value in read.items() if name in _FIELDS}
-    made = CopyOptions(**chosen, access=access, flags=flags)
-    if made.validation is not None and (made.matching != "NONE" or made.has("PURGE")):
+    others = {name.lower(): read[name] for name in read.keys() - {*_FLAGS, *_ACCESS, *_IGNORED}}
+    made = CopyOptions(**others, access=access, flags=flags)
+    if made.validation_mode is not None and (made.match_by_column_name != "NONE" or made.has("PURGE")):
         raise compilation_error("VALIDATION_MODE cannot be combined with MATCH_BY_COLUMN_NAME or PURGE.")
-    if made.included and made.matching == "NONE":
+    if made.include_metadata and made.match_by_column_name == "NONE":
         raise compilation_error("INCLUDE_METADATA needs MATCH_BY_COLUMN_NAME.")
     return made
 
@@ -136,12 +136,6 @@ def _validation(name: str, value: Setting) -> str:
     raise invalid_value(name, value, "RETURN_<n>_ROWS, RETURN_ERRORS or RETURN_ALL_ERRORS")
 
 
-# Fields of CopyOptions by the options that they hold.
-_FIELDS = {
-    "FILES": "files", "PATTERN": "pattern", "FILE_FORMAT": "file_format", "MATCH_BY_COLUMN_NAME": "matching",
-    "INCLUDE_METADATA": "included", "ON_ERROR": "on_error", "SIZE_LIMIT": "size_limit",
-    "VALIDATION_MODE": "validation",
-}  # fmt: skip
 _READERS: dict[str, ReadsValue] = {
     **dict.fromkeys(_FLAGS, boolean),
     **dict.fromkeys((*_ACCESS, *_IGNORED), as_written),
@@ -238,13 +232,13 @@ def _selection(
     options: CopyOptions,
     file_format: FileFormat,
 ) -> Selection:
-    if options.matching != "NONE":
+    if options.match_by_column_name != "NONE":
         return _by_name(table, names, select, options, file_format)
     refuse_parsed_header(file_format)
     columns = table.columns if names is None else _columns(table, names)
     if select is None or select == "*":
         return ByPosition(columns, file_format)
-    if options.validation is not None:
+    if options.validation_mode is not None:
         raise compilation_error("VALIDATION_MODE does not support COPY statements that transform data.")
     expressions = [tree.unalias() for tree in read_expressions(select)]
     if len(expressions) != len(columns):
@@ -264,8 +258,9 @@ def _by_name(
         raise compilation_error(
             "MATCH_BY_COLUMN_NAME of CSV files needs FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE)."
         )
-    _columns(table, list(options.included))
-    return ByName(table, file_format, options.matching == "CASE_SENSITIVE", options.included)
+    _columns(table, list(options.include_metadata))
+    is_exact = options.match_by_column_name == "CASE_SENSITIVE"
+    return ByName(table, file_format, is_exact, options.include_metadata)
 
 
 def _columns(table: Table, names: list[str]) -> tuple[Column, ...]:
@@ -297,8 +292,8 @@ _COLUMNS = (
 def copy_into(session: Session, reader: Reader) -> Result:
     """COPY INTO table."""
     plan = compile_copy(session, reader)
-    if plan.options.validation is not None:
-        return validate(session, plan, plan.options.validation)
+    if plan.options.validation_mode is not None:
+        return validate(session, plan, plan.options.validation_mode)
     if not session.autocommit:
         session.transaction.begin()
     session.remember_copy(plan)

@@ -312,7 +312,7 @@ def _check(plan: CopyPlan) -> None:
         "FILES": options.files is not None,
         "SIZE_LIMIT": options.size_limit is not None,
         **{name: options.has(name) for name in ("PURGE", "FORCE", "RETURN_FAILED_ONLY")},
-        "VALIDATION_MODE": options.validation is not None,
+        "VALIDATION_MODE": options.validation_mode is not None,
     }
     for name, is_written in forbidden.items():
         if is_written:
