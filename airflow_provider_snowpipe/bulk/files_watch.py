@@ -126,9 +126,7 @@ class FilesVerdict:
 
     def without(self) -> str:
         """Which files are not, as far as they have names."""
-        shown = ", ".join(map(repr, self.missing[:_NAMED_IN_TEXT]))
-        more = len(self.missing) - _NAMED_IN_TEXT
-        return (f"; missing: {shown}" if shown else "") + (f" and {more} more" if more > 0 else "")
+        return f"; missing: {_enumerated(self.missing)}" if self.missing else ""
 
 
 class FilesWatch:
@@ -237,6 +235,12 @@ def _objection(verdict: FilesVerdict, bad: Mapping[str, FileLoad]) -> FilesVerdi
         FilesFailure.LOAD_FAILED if failed else FilesFailure.PARTIALLY_LOADED,
         f"{len(bad)} of {verdict.total} files did not load: {'; '.join(texts)}{more}. {remedy}",
     )
+
+
+def _enumerated(names: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMED_IN_TEXT]))
+    more = len(names) - _NAMED_IN_TEXT
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 class HistoryPoll(SharedPoll[LoadHistory, HistoryQuestion, PolledLoads]):
