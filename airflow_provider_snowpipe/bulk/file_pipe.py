@@ -232,10 +232,13 @@ class PipeHistory:
         new = [question for question in questions if question not in self._answered]
         # The history may know the newest loads later than the report, so a new question gets both in full.
         report = self._pipe.insert_report(None if new else self._mark)
-        missed = self._unknown_since(new, report, now)
+        needed = [question.since for question in new]
+        if self._asked_at is not None:
+            needed.append(self._asked_at)
+        untold = [since for since in needed if not report.is_complete or now - since > _REPORTED]
         found = report.loads
-        if missed is not None:
-            found = self._pipe.history(max(missed, now - REMEMBERED), now) + found
+        if untold:
+            found = self._pipe.history(max(min(untold) - OVERLAP, now - REMEMBERED), now) + found
         self._mark, self._asked_at = report.next_mark, now
         self._answered = frozenset(questions)
         return found
@@ -243,16 +246,6 @@ class PipeHistory:
     def close(self) -> None:
         """Give the connections back."""
         self._pipe.close()
-
-    def _unknown_since(
-        self, new: Sequence[HistoryQuestion], report: PipeReport, now: dt.datetime
-    ) -> dt.datetime | None:
-        """The timestamp from which on the report is not complete, None where it does."""
-        needed = [question.since for question in new]
-        if self._asked_at is not None:
-            needed.append(self._asked_at)
-        untold = [since for since in needed if not report.is_complete or now - since > _REPORTED]
-        return min(untold) - OVERLAP if untold else None
 
 
 # pragma: no mutate end

@@ -226,7 +226,9 @@ class CompactOptions:
         kinds: dict[Kind, str] = {}
         endings = set()
         for name in names:
-            ending = _ending(name)
+            base, ending = os.path.splitext(name.rpartition("/")[2].lower())
+            if ending in _COMPRESSED:
+                ending = os.path.splitext(base)[1]
             found = self.kind or _KINDS.get(ending)
             if found is None:
                 raise ConfigurationError(
@@ -288,12 +290,6 @@ def content_key(files: Sequence[tuple[str, int, str]], options: CompactOptions) 
     """
     facts = json.dumps([sorted(files), asdict(options)])
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
-
-
-def _ending(name: str) -> str:
-    """A name's ending without that of its compression, in lower case."""
-    base, ending = os.path.splitext(name.rpartition("/")[2].lower())
-    return os.path.splitext(base)[1] if ending in _COMPRESSED else ending
 
 
 # pragma: no mutate end

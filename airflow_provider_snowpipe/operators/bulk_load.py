@@ -148,7 +148,18 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._bulk: BulkRun | None = None
-        self._check_arguments()
+        check_arguments(
+            self,
+            fail_or_report=["on_rejected"],
+            seconds=["poll_interval"],
+            switches=["keep_files", "deferrable"],
+        )
+        check_parallel(self.parallel)
+        check_target(self.target_file_bytes)
+        if isinstance(self.options, Mapping):
+            check_options(self.options)
+        if self.stage is not None and not (isinstance(self.stage, str) and "{" in self.stage):
+            StageReference.parse(self.stage)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Write, stage and copy, or do what an earlier try of this run has left to do.
@@ -256,20 +267,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite
 
         return RowsToWrite.from_mapping(mapping_argument("source", self.source))
-
-    def _check_arguments(self) -> None:
-        check_arguments(
-            self,
-            fail_or_report=["on_rejected"],
-            seconds=["poll_interval"],
-            switches=["keep_files", "deferrable"],
-        )
-        check_parallel(self.parallel)
-        check_target(self.target_file_bytes)
-        if isinstance(self.options, Mapping):
-            check_options(self.options)
-        if self.stage is not None and not (isinstance(self.stage, str) and "{" in self.stage):
-            StageReference.parse(self.stage)
 
 
 # -- How COPY has to read files that Spark has written, and what it reports of them ----------------------

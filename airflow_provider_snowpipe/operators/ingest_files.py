@@ -132,7 +132,16 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.poll_interval = poll_interval
         self.max_consecutive_errors = max_consecutive_errors
         self.ledger_table = ledger_table
-        self._check_arguments()
+        self._tolerance()
+        RetryBudget(self.max_consecutive_errors)
+        seconds = ("load_timeout", "retry_seconds", "poll_interval")
+        check_arguments(
+            self,
+            fail_or_report=("on_unmatched", "on_nothing"),
+            seconds=seconds,
+            switches=("force", "wait_for_load", "deferrable"),
+        )
+        check_choice(self.files, self.stage, self.prefix, self.pattern)
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     @cached_property
@@ -207,19 +216,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 
     def _tolerance(self) -> Tolerance:
         return Tolerance(self.on_partial, self.on_failed)
-
-    def _check_arguments(self) -> None:
-        """Find what no rendering can fix."""
-        self._tolerance()
-        RetryBudget(self.max_consecutive_errors)
-        seconds = ("load_timeout", "retry_seconds", "poll_interval")
-        check_arguments(
-            self,
-            fail_or_report=("on_unmatched", "on_nothing"),
-            seconds=seconds,
-            switches=("force", "wait_for_load", "deferrable"),
-        )
-        check_choice(self.files, self.stage, self.prefix, self.pattern)
 
 
 def wait_for_pipe(

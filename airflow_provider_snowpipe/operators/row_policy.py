@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import conf
@@ -158,9 +159,7 @@ class SchemaPolicy:
         if self.changes_table:
             from airflow_provider_snowpipe.spark.submit.source import first_rows
 
-            def committed(partitions: Sequence[str]) -> dict[str, str]:
-                return {} if channel_of is None else _committed(hook, partitions, channel_of)
-
+            committed = partial(_committed, hook, channel_of)
             target = "" if channel_of is None else hook.pipe_name().address(hook.account_url())
             rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss, target=target)
             if rows.lines:
@@ -257,9 +256,11 @@ class SchemaPolicy:
 
 
 def _committed(
-    hook: SnowpipeHook, partitions: Sequence[str], channel_of: Callable[[str], str]
+    hook: SnowpipeHook, channel_of: Callable[[str], str] | None, partitions: Sequence[str]
 ) -> dict[str, str]:
     """The committed offset tokens of those partitions that have one; none where there is no table yet."""
+    if channel_of is None:
+        return {}
     channels = {channel_of(partition): partition for partition in partitions}
     try:
         found = hook.channel_statuses(list(channels))

@@ -146,7 +146,13 @@ class SnowpipeStageFilesOperator(FileOperator):
         self._writer: BulkDriverOperator | None = None
         self._compacted: CompactedStage | None = None
         self._upload: StageUpload | None = None
-        self._check_arguments()
+        Staging(StageReference("", "ANY", ""), self.auto_compress, self.if_staged)
+        if CompactOptions.of(self.compact) is not None and self.auto_compress:
+            raise ConfigurationError(
+                "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
+            )
+        check_arguments(self, fail_or_report=["on_nothing"], switches=["auto_compress"])
+        check_parallel(self.parallel)
         self.chosen_by = [] if pattern is None else ["pattern"]
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -277,15 +283,6 @@ class SnowpipeStageFilesOperator(FileOperator):
     def _made(self, files: Sequence[SourceFile], source: SourceFiles, staging: Staging) -> StageUpload:
         prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
         return self.hook.get_stage_upload(staging, source, prefix, self.parallel)
-
-    def _check_arguments(self) -> None:
-        Staging(StageReference("", "ANY", ""), self.auto_compress, self.if_staged)
-        if CompactOptions.of(self.compact) is not None and self.auto_compress:
-            raise ConfigurationError(
-                "auto_compress is True beside compact: what Spark combines is compressed, leave it out"
-            )
-        check_arguments(self, fail_or_report=["on_nothing"], switches=["auto_compress"])
-        check_parallel(self.parallel)
 
 
 def _addresses(source: Any) -> list[str]:

@@ -224,7 +224,11 @@ class ChannelState:
         :returns: rows that are known to be committed now and were not before
         """
         self.rows += work.rows or 0
-        self.rejected += self._unreported(work)
+        # A load and those that wait for it see the same rejected rows.
+        known = self.counted.get(work.target, 0) if work.rows is None else 0
+        self.rejected += max(0, work.rejected - known)
+        if work.target is not None:
+            self.counted[work.target] = max(known, work.rejected)
         self.latency_ms = work.latency_ms if work.latency_ms is not None else self.latency_ms
         self.target = work.target or self.target
         if work.rows:
@@ -236,13 +240,6 @@ class ChannelState:
         elif work.found is not None:
             self.committed = work.found
         return sum(one.rows or 0 for one, _ in done)
-
-    def _unreported(self, work: ChannelWork) -> int:
-        """Rejected rows that no task before has counted: a load and those that wait for it see the same."""
-        known = self.counted.get(work.target, 0) if work.rows is None else 0
-        if work.target is not None:
-            self.counted[work.target] = max(known, work.rejected)
-        return max(0, work.rejected - known)
 
 
 def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:

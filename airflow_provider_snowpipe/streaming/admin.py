@@ -111,7 +111,11 @@ def drop_channel(
     if not status.exists:
         return Dropping(channel, existed=False)
     if force:
-        discarded = _has_uncommitted_rows(client, channel)
+        discarded: bool | None = False
+        try:
+            client.open_channel(channel, fail_on_uncommitted_rows=True)
+        except ChannelError as error:
+            discarded = True if isinstance(error, UncommittedRowsError) else None
         _drop(client, channel)
         return Dropping(channel, True, status.committed, discarded)
     try:
@@ -154,16 +158,6 @@ def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) ->
                 ) from None
         time.sleep(pause)
         pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
-
-
-def _has_uncommitted_rows(client: SnowpipeClient, channel: str) -> bool | None:
-    try:
-        client.open_channel(channel, fail_on_uncommitted_rows=True)
-    except UncommittedRowsError:
-        return True
-    except ChannelError:
-        return None
-    return False
 
 
 # -- Setting a channel's offset token by compare-and-set: fence, read, compare, set, read again ----------

@@ -188,7 +188,8 @@ class _Column:
         values = values.cast(pa.large_list(item))
         items = self.inner("[]").convert(values.flatten())
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-        return pa.LargeListArray.from_arrays(_offsets(lengths), items, mask=_mask(values))
+        mask = values.is_null() if values.null_count else None
+        return pa.LargeListArray.from_arrays(_offsets(lengths), items, mask=mask)
 
     def mapping(self, values: pa.MapArray) -> pa.Array:
         offsets = values.offsets.to_numpy()
@@ -215,10 +216,6 @@ class _Column:
         return pa.MapArray.from_arrays(
             shifted, keys.cast(pa.string()).slice(base, span), items.slice(base, span)
         )
-
-
-def _mask(values: pa.Array) -> pa.Array | None:
-    return values.is_null() if values.null_count else None
 
 
 def _offsets(lengths: np.ndarray) -> pa.Array:

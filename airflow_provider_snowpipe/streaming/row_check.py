@@ -90,16 +90,6 @@ class RowCheck:
             )
         self._values = RowValues(columns, only_exact=only_exact)
         self._forms = [ColumnForm(column) for column in columns]
-        self._refuse_twins()
-        self._by_key = {form.column.name.upper(): form for form in reversed(self._forms)}
-        self._suspicious = [_ESCAPED_KEY if all(form.has_plain_name for form in self._forms) else r"\\"]
-        if any(form.column.exact and form.type.kind == "FLOAT" for form in self._forms):
-            self._suspicious.append(_LONG_FRACTION)
-        self._met = False
-        self._spelled: Mapping[str, ColumnForm] = {}
-        self._stopped_at: int | None = None
-
-    def _refuse_twins(self) -> None:
         seen: dict[str, str] = {}
         for form in self._forms:
             twin = seen.setdefault(form.column.name.upper(), form.column.name)
@@ -108,6 +98,13 @@ class RowCheck:
                     f"columns {twin!r} and {form.column.name!r} differ only in case, which keys of rows do "
                     "not: such a table's rows cannot be checked before they are sent; rename one"
                 )
+        self._by_key = {form.column.name.upper(): form for form in reversed(self._forms)}
+        self._suspicious = [_ESCAPED_KEY if all(form.has_plain_name for form in self._forms) else r"\\"]
+        if any(form.column.exact and form.type.kind == "FLOAT" for form in self._forms):
+            self._suspicious.append(_LONG_FRACTION)
+        self._met = False
+        self._spelled: Mapping[str, ColumnForm] = {}
+        self._stopped_at: int | None = None
 
     def check(self, body: bytes | memoryview) -> CheckedBlock:
         """Find the rows that the service would skip."""

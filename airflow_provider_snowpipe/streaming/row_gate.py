@@ -405,9 +405,12 @@ class Admission:
             return {}
         lines = BlockLines.of(part.body)
         found = {}
-        for row in np.flatnonzero(lines.ends - lines.starts > self._limits.wire_bytes).tolist():
-            if (size := _sent_bytes(lines.row(row), self._limits)) > self._limits.wire_bytes:
-                most = self._limits.wire_bytes
+        most, name = self._limits.wire_bytes, self._limits.compression
+        for row in np.flatnonzero(lines.ends - lines.starts > most).tolist():
+            sent = lines.row(row)
+            if name != "none":
+                sent = pa.Codec(name, compression_level=1).compress(sent)
+            if (size := len(sent)) > most:
                 found[row] = Fault(None, f"it takes {size} bytes as sent, and a request carries {most}")
         return found
 
@@ -510,10 +513,3 @@ def _row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) ->
         while at < index:
             position, at = position.next(), at + 1
         yield position
-
-
-def _sent_bytes(rows: bytes, limits: BatchLimits) -> int:
-    """Bytes that some rows take as a request of their own."""
-    if limits.compression == "none":
-        return len(rows)
-    return len(pa.Codec(limits.compression, compression_level=1).compress(rows))

@@ -201,8 +201,8 @@ class RowValues:
             if reason is None and column.exact and _is_changed(kind, value):
                 shown = str(value)[:40]
                 return Loss(column.name, f"the value {shown} would be rounded, cut or moved by {kind}")
-            given = more.get(index)
-            if reason and not self._only_exact and not (kind.kind == "NUMBER" and _any_fits(kind, given)):
+            given = more.get(index, {}).values() if kind.kind == "NUMBER" else ()
+            if reason and not self._only_exact and not any(_is_number(one, kind) for one in given):
                 return Fault(column.name, reason)
         return None
 
@@ -219,18 +219,10 @@ class RowValues:
             if found.setdefault(index - 1, (key, value))[0] != key:
                 more.setdefault(index - 1, dict([found[index - 1]])).setdefault(key, value)
         for index, values in more.items():
-            found[index] = _first_given(values, self._columns[index][0].name)
+            # Of several spellings of a key, NULL gives way to the next; the column's own comes first.
+            name = self._columns[index][0].name
+            found[index] = min(values.items(), key=lambda one: (one[1] is None, one[0] != name, one[0]))
         return found, more
-
-
-def _first_given(values: dict[str, Any], name: str) -> tuple[str, Any]:
-    """Of several spellings of a key, the column's own comes first; NULL gives way to the next."""
-    keys = sorted(values, key=lambda key: (key != name, key))
-    return next(((key, values[key]) for key in keys if values[key] is not None), (keys[0], None))
-
-
-def _any_fits(kind: ColumnType, values: dict[str, Any] | None) -> bool:
-    return any(_is_number(value, kind) for value in (values or {}).values() if value is not None)
 
 
 def parse_row(text: str) -> list[tuple[str, Any]] | None:
@@ -281,9 +273,11 @@ def _fault_of(kind: ColumnType, value: Any) -> str | None:
     check = _CHECKS.get(kind.kind)
     if not (_is_number(value, kind) if kind.kind == "NUMBER" else check is None or check(value)):
         return f"the value cannot be converted to {kind}"
-    if kind.length is not None and _length(value, kind.kind) > kind.length:
-        return f"the value is longer than {kind}"
-    return None
+    if kind.length is None:
+        return None
+    text = text_of(value)
+    length = len(_bytes(text) or b"") if kind.kind == "BINARY" else len(text)
+    return f"the value is longer than {kind}" if length > kind.length else None
 
 
 def _is_changed(kind: ColumnType, value: Any) -> bool:
@@ -352,11 +346,6 @@ def _bytes(text: str) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-def _length(value: Any, kind: str) -> int:
-    text = text_of(value)
-    return len(_bytes(text) or b"") if kind == "BINARY" else len(text)
 
 
 def _text_is(check: Callable[[str], bool]) -> Callable[[Any], bool]:

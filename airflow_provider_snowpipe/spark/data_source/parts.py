@@ -195,7 +195,7 @@ class OrderedRows:
 
     def parts(self, batches: Iterator[pa.RecordBatch], committed: Offset | None) -> Iterator[Part]:
         """Check the order of all rows and give those behind the committed position."""
-        after = None if committed is None else _value(committed)
+        after = committed.value if isinstance(committed, IntegerOffset) else committed and str(committed)
         for rows in batches:
             values = self._checked(rows.column(self.column))
             skipped = 0 if after is None else pc.sum(pc.less_equal(values, after)).as_py()
@@ -234,10 +234,6 @@ class OrderedRows:
             "sortWithinPartitions(channelColumn, offsetColumn) (in a stream, within foreachBatch) "
             "and take a column without ties and nulls"
         )
-
-
-def _value(position: Offset) -> Any:
-    return position.value if isinstance(position, IntegerOffset) else str(position)
 
 
 # -- Rows of a partition taken apart by the column that names their channel ------------------------------

@@ -138,15 +138,11 @@ def column_types(schema: pa.Schema | pa.StructType) -> dict[str, str]:
     """The SQL types of the columns that take a schema's fields, as far as the schema shows them."""
     types = {
         one.name: LONGEST_TEXT
-        if _is_self_scaled(one.type) or _is_long_decimal(one.type)
+        if _is_self_scaled(one.type) or (pa.types.is_decimal(one.type) and column_type(one.type) is None)
         else _TEXTS.get((one.metadata or {}).get(_NAME, b"").decode()) or column_type(one.type)
         for one in schema
     }
     return {name: kind for name, kind in types.items() if kind is not None}
-
-
-def _is_long_decimal(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) and column_type(kind) is None
 
 
 def self_scaled() -> pa.StructType:

@@ -164,14 +164,20 @@ class History:
                 f"another one. {_ROLLED_BACK}"
             )
         if committed.batch < versions[0]:
-            self._check_expired(committed, on_data_loss)
-        elif versions[bisect_left(versions, committed.batch)] != committed.batch:
+            return self._check_expired(committed, on_data_loss)
+        if versions[bisect_left(versions, committed.batch)] != committed.batch:
             raise SourcePositionError(
                 f"{token} is committed, but no snapshot with that sequence number leads to the present state "
                 f"of {self.address!r}: the table was rolled back, or is another one. {_ROLLED_BACK}"
             )
-        else:
-            self._check_rows(committed)
+        found = next((one for one in self._required(committed) if one.version == committed.batch), None)
+        have = 0 if found is None else found.rows
+        if committed.row > have:
+            raise SourcePositionError(
+                f"{token} is committed, but the snapshot of {self.address!r} with sequence number "
+                f"{committed.batch} has {counted(have, 'row')} for it: the table was recreated, or is "
+                "another one. Nothing was sent"
+            )
 
     def _check_expired(self, committed: BatchRowOffset, on_data_loss: OnDataLoss) -> None:
         if on_data_loss == "skip":
@@ -188,16 +194,6 @@ class History:
                 f"number {self.earlier.batch}, whose snapshots have expired, so that it is not known which "
                 f"they are; on_data_loss='skip' leaves them out and goes on with snapshot {self.oldest}. "
                 "Keep snapshots for longer than runs may pause. Nothing was sent"
-            )
-
-    def _check_rows(self, committed: BatchRowOffset) -> None:
-        found = next((one for one in self._required(committed) if one.version == committed.batch), None)
-        have = 0 if found is None else found.rows
-        if committed.row > have:
-            raise SourcePositionError(
-                f"{str(committed)!r} is committed, but the snapshot of {self.address!r} with sequence number "
-                f"{committed.batch} has {counted(have, 'row')} for it: the table was recreated, or is "
-                "another one. Nothing was sent"
             )
 
 
@@ -338,6 +334,8 @@ class _Histories:
 
     def _by_name(self, files: Iterable[tuple[Any, int]]) -> _Files:
         """Sort files, each with its sequence number, into partitions; their order stays."""
+        from pyiceberg.transforms import IdentityTransform
+
         found: _Files = defaultdict(list)
         for file, version in files:
             if file.file_format.value != "PARQUET":
@@ -348,7 +346,12 @@ class _Histories:
             # The fields of the partitioning that the file was written under, with its values.
             fields = self._specs[file.spec_id].fields
             values = [(one, file.partition[index]) for index, one in enumerate(fields)]
-            facts = DataFile(file.file_path, file.record_count, file.file_size_in_bytes, _constants(values))
+            constants = tuple(
+                (one.source_id, value)
+                for one, value in values
+                if value is not None and isinstance(one.transform, IdentityTransform)
+            )
+            facts = DataFile(file.file_path, file.record_count, file.file_size_in_bytes, constants)
             found[self._name(file, values)].append((facts, version))
         return found
 
@@ -363,16 +366,6 @@ class _Histories:
             f"{self._by!r}, which names its channel: it holds NULL, or was written before the table had that "
             "field. Rewrite the table's files, or load it through one channel. Nothing was sent"
         )
-
-
-def _constants(values: list[tuple[Any, Any]]) -> tuple[tuple[int, Any], ...]:
-    from pyiceberg.transforms import IdentityTransform
-
-    return tuple(
-        (one.source_id, value)
-        for one, value in values
-        if value is not None and isinstance(one.transform, IdentityTransform)
-    )
 
 
 def _is_delete_manifest(manifest: Any) -> bool:
