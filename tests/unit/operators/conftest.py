@@ -17,8 +17,9 @@ from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.fake_snowpipe import PAT, URL, snowpipe
 from tests.stream_worker import FileState, TaskInstance
+from tests.unit.operators.unit_load import any_load, key_pair, load, piped
 
-__all__ = ["snowpipe"]
+__all__ = ["any_load", "key_pair", "load", "piped", "snowpipe"]
 
 
 @pytest.fixture(autouse=True)

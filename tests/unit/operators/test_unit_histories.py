@@ -27,9 +27,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.fake_account import AFTER, BEFORE, CrashError
 from tests.unit.operators.account_in_task import task_context
-from tests.unit.operators.test_file_units import Load, key_pair
-
-__all__ = ["key_pair"]
+from tests.unit.operators.unit_load import Load
 
 WAYS = st.sampled_from(["stream", "copy", "pipe"])
 CALLS = [None, "LEDGER", "PLAN", "LIST", "PUT", "submit", "insertFiles", "HISTORY", "AGE", "status"]

@@ -1,0 +1,469 @@
+"""A load that a worker has begun and not ended: whoever comes next ends it, by COPY and by a pipe."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
+from airflow_provider_snowpipe.hooks.bulk import StageUpload
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
+from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, PartitionPosition
+from airflow_provider_snowpipe.streaming import errors
+from tests.airflow_version import AIRFLOW
+from tests.fake_account import AFTER, BEFORE, Pipe
+from tests.unit.operators.account_in_task import task_context
+from tests.unit.operators.unit_load import BY_NAME, PIPE, PIPE_COPY, STAGE, A, Load, MakeLoad, Patch, begun
+
+
+class TestCrashes:
+    """A worker that dies after any call, which is before the next one, and the retry or run that follows."""
+
+    @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
+    @pytest.mark.parametrize(("path", "run"), [("copy", "r1"), ("copy", "r2"), ("pipe", "r1")])
+    def test_the_next_load_leaves_each_row_once(
+        self, any_load: MakeLoad, path: str, run: str, step: int
+    ) -> None:
+        """Each call is a point of a crash; another run begins with another one of them."""
+        undisturbed = begun(any_load("0", path))
+        undisturbed.run()
+        calls = len(undisturbed.account.calls)
+        assert calls > 20
+        for nth in range(1 + (run == "r2"), calls + 1, step):
+            load = begun(any_load(str(nth), path))
+            load.crash(None, AFTER, nth)
+            load.write("a", "4.ndjson")
+            done = load.run(run, try_number=2 if run == "r1" else 1)
+
+            load.assert_every_row_is_there_once()
+            by = "COPY" if path == "copy" else "pipe P"
+            loaded = {f"a/{number}.ndjson": by for number in (2, 3, 4)}
+            assert load.states == {"a/1.ndjson": "stream taken", **loaded, "b/1.ndjson": by}, nth
+            assert sum(done["partitions"].values()) == done["rows_loaded"]
+
+    def test_names_in_other_scripts_are_not_taken_for_each_other(self, load: Load) -> None:
+        names = {"東京": "一月 1.ndjson", "大阪": "二月_1.ndjson", "a b": "1 .ndjson", "a_b": "1_.ndjson"}
+        for partition, name in names.items():
+            load.write(partition, name)
+            load.write(partition, f"2{name}")
+        load.crash("submit", AFTER)
+        load.run(try_number=2)
+
+        load.assert_every_row_is_there_once()
+
+    def test_the_stream_finishes_what_was_begun_and_no_more(self, load: Load) -> None:
+        begun(load).crash("submit", BEFORE)
+        later = load.write("a", "4.ndjson")
+        operator = load.operator(path="stream")
+        with pytest.raises(errors.SourceUnavailableError, match="SnowpipeLoadOperator"):
+            operator.units()._source.claim({}, {})
+        operator._file_loading(task_context("r2", 1, load.began)).finish(operator.units())
+
+        assert sorted(load.account.rows + later) == sorted(load.written)
+        assert "a/4.ndjson" not in load.states
+
+
+class TestBegun:
+    """A load that the log gives to COPY, and is not known to have ended."""
+
+    @pytest.fixture(autouse=True)
+    def files(self, load: Load) -> None:
+        begun(load)
+
+    def test_it_is_given_up_where_copy_fails_and_a_repaired_file_is_loaded(self, load: Load) -> None:
+        good = {load.folder / path: (load.folder / path).read_text() for path in ("a/3.ndjson", "b/1.ndjson")}
+        for file in good:
+            file.write_text('{"ID": "bad"}\n')
+        before = list(load.account.rows)
+        with pytest.raises(AirflowFailException, match="SqlError"):
+            load.run()
+        assert load.states == {"a/1.ndjson": "stream taken"}
+        assert load.account.rows == before
+        for file, text in good.items():
+            file.write_text(text)
+        load.run("r2")
+
+        load.assert_every_row_is_there_once()
+        assert load.positions == {A: "1.ndjson:3"}
+
+    @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
+    def test_of_another_folder_is_finished_by_its_own_task(
+        self, load: Load, tmp_path_factory: pytest.TempPathFactory, rebind: str | None
+    ) -> None:
+        load.crash("submit", BEFORE)
+        copied = Path(shutil.copytree(load.folder, tmp_path_factory.mktemp("copied") / "copied"))
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run("r2", source={"path": str(copied)}, rebind=rebind)
+        load.run("r3")
+
+        load.assert_every_row_is_there_once()
+
+    def test_a_loaded_file_that_has_other_content_since_is_refused(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        loaded = list(load.account.rows)
+        (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n')
+        for _ in range(2):
+            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*overwritten"):
+                load.run("r2")
+            assert (load.account.rows, load.states["a/2.ndjson"]) == (loaded, "COPY")
+
+    def test_a_file_that_is_gone_and_not_loaded_is_refused(self, load: Load) -> None:
+        load.crash("submit", BEFORE)
+        file = load.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.unlink()
+        with pytest.raises(AirflowFailException, match=r"3\.ndjson.*on_data_loss='skip'"):
+            load.run("r2")
+        assert load.states["a/2.ndjson"] == "COPY taken"
+        file.write_text(good)
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+
+    def test_a_second_task_joins_the_load_of_the_first(self, load: Load, monkeypatch: Patch) -> None:
+        """It comes when the first one has written the log, and not staged a file yet."""
+        put = StageUpload.run
+
+        def slow(upload: StageUpload, files: Any) -> Any:
+            monkeypatch.setattr(StageUpload, "run", put)
+            assert load.run("r2")["rows_loaded"] == 6
+            return put(upload, files)
+
+        monkeypatch.setattr(StageUpload, "run", slow)
+        assert load.run()["path"] == "copy"
+        load.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_a_task_whose_load_is_given_up_loads_nothing(
+        self, load: Load, monkeypatch: Patch, nth: int
+    ) -> None:
+        """It has written the log, and not planned its COPY; or has planned it, and not begun."""
+        begins, calls = {1: StageUpload, 2: CopyRun}[nth], itertools.count(1)
+        work = getattr(begins, name := {1: "run", 2: "load"}[nth])
+
+        def slow(self: Any, *given: Any) -> Any:
+            if next(calls) == 1:
+                monkeypatch.setattr(begins, name, work)
+                file = load.folder / "a" / "2.ndjson"
+                file.write_text(file.read_text().replace("}", " }"))  # so that another task gives it up
+                load.written = [one for one in load.written if one not in ('{"ID": 4}', '{"ID": 5}')]
+                load.written += file.read_text().splitlines()
+                load.run("r2")
+            return work(self, *given)
+
+        monkeypatch.setattr(begins, name, slow)
+        with pytest.raises((errors.SqlError, AirflowFailException), match=r"given|written to"):
+            load.run()
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+        assert not any("taken" in one for name, one in load.states.items() if name != "a/1.ndjson")
+
+    def test_it_stays_where_copy_left_out_a_file_that_it_may_have_forgotten(self, load: Load) -> None:
+        """As where a try died between PUT and COPY, and the next one comes after 64 days."""
+        load.crash("submit", BEFORE)
+        for path, content in load.account.stages[STAGE].items():
+            load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
+        with pytest.raises(AirflowFailException, match="load_uncertain_files"):
+            load.run(try_number=2)
+
+        load.account._copied.clear()
+        load.run(try_number=3, options={"load_uncertain_files": True})
+        load.assert_every_row_is_there_once()
+
+    def test_a_table_that_was_emptied_before_the_retry_gets_its_rows(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        load.account.rows.clear()
+        load.account.history.clear()
+        load.account._copied.clear()
+        load.run("r2")
+        assert sorted(load.account.rows) == sorted(load.written[3:])
+
+    def test_rows_that_were_deleted_before_it_do_not_count(self, load: Load) -> None:
+        load.run()
+        del load.account.rows[:5]
+        load.write("a", "4.ndjson")
+        load.crash("submit", AFTER)
+        load.run("r2")
+        assert sorted(load.account.rows) == sorted(load.written[5:])
+
+    def test_it_is_known_to_copy_where_the_ledger_is_lost(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        load.account.ledger.rows.clear()
+        load.run("r2")
+        load.assert_every_row_is_there_once()
+
+    def test_by_a_lost_log_it_is_not_begun_again(self, load: Load) -> None:
+        load.account.rows.clear()
+        load.crash("submit", BEFORE)
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        load.stands(A, None)
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run("r2")
+
+    @pytest.mark.parametrize("ended", [False, True])
+    @pytest.mark.parametrize("path", ["copy", "stream"])
+    def test_the_author_says_whether_a_replaced_table_has_it(
+        self, any_load: MakeLoad, ended: bool, path: str
+    ) -> None:
+        for rebind in ("continue", "restart"):
+            load = any_load(f"{rebind}", "copy")
+            for partition, name in (("a", "2.ndjson"), ("a", "3.ndjson"), ("b", "1.ndjson")):
+                load.write(partition, name)
+            if ended:
+                load.run()
+            else:
+                load.crash("submit", AFTER)
+            load.account.created += dt.timedelta(seconds=1)
+            if rebind == "restart":
+                load.account.rows.clear()
+                load.account._copied.clear()
+            load.write("a", "4.ndjson")
+            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*rebind='continue'"):
+                load.run("r2", path=path)
+            for run in ("r3", "r4"):
+                load.run(run, rebind=rebind)
+                load.assert_every_row_is_there_once()
+
+    @pytest.mark.parametrize("path", ["copy", "pipe"])
+    def test_it_is_ended_where_it_was_staged(self, any_load: MakeLoad, path: str) -> None:
+        for number, (before, after) in enumerate([("@S/x", "@S/y"), ("@S/x", "@S"), ("@%T", "@S")]):
+            load = any_load(str(number), path)
+            load.write("a", "1.ndjson")
+            pipe = Pipe(f"{PIPE_COPY}/x FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
+            load.account.pipes[PIPE] = pipe
+            load.crash("submit" if path == "copy" else "insertFiles", AFTER, stage=before)
+            load.account.pipes[PIPE] = Pipe(pipe.statement.replace("/x", after[2:]))
+            load.write("a", "2.ndjson")
+            load.run("r2", stage=after)
+            load.assert_every_row_is_there_once()
+
+    def test_it_is_not_loaded_again_by_a_restart_in_another_table(self, any_load: MakeLoad) -> None:
+        load = any_load("other", "copy")
+        load.write("a", "1.ndjson")
+        load.run()
+        load.write("a", "4.ndjson")
+        load.crash("submit", AFTER)
+        load.account.created += dt.timedelta(seconds=1)
+        load.account.rows.clear()
+        load.account._copied.clear()
+        units = load.operator(rebind="restart").units()
+        load.run("r2", rebind="restart")
+        load.assert_every_row_is_there_once()
+        units.require_table()  # of a run that has begun before, and comes late
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+
+    def test_a_table_that_is_replaced_while_the_task_is_deferred_is_refused(self, load: Load) -> None:
+        load.run()
+        load.write("a", "4.ndjson")
+        load.account.holds = True
+        operator, context = load.operator(deferrable=True), task_context("r2")
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        load.account.created += dt.timedelta(seconds=1)
+        load.account.finish()
+        with pytest.raises(AirflowFailException, match="was replaced"):
+            operator.execute_complete(context, {"status": "success"}, **(deferred.value.kwargs or {}))
+
+    def test_a_second_load_that_begins_with_an_older_list_is_no_lost_log(
+        self, load: Load, monkeypatch: Patch
+    ) -> None:
+        positions, calls = FileUnits.positions, itertools.count(1)
+
+        def slow(units: FileUnits, **given: Any) -> list[PartitionPosition]:
+            if next(calls) == 1:
+                load.run("r2")
+            return positions(units, **given)
+
+        monkeypatch.setattr(FileUnits, "positions", slow)
+        load.run()
+        load.assert_every_row_is_there_once()
+
+    def test_a_task_of_another_run_joins_its_statement(self, load: Load, monkeypatch: Patch) -> None:
+        load.account.holds = True
+        with pytest.raises(TaskDeferred):
+            load.run(deferrable=True)
+        monkeypatch.setattr("time.sleep", lambda _: load.account.finish())
+        assert load.run("r2")["rows_loaded"] == 6
+        load.assert_every_row_is_there_once()
+        assert load.account.calls.count("cancel") == 0
+
+    def test_a_task_that_comes_back_loads_what_came_and_does_not_leave_again(self, load: Load) -> None:
+        load.account.holds = True
+        operator, context = load.operator(deferrable=True), task_context("r1", 1, load.began)
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        load.account.finish()
+        load.write("a", "4.ndjson")
+        done = operator.execute_complete(context, {"status": "success"}, **(deferred.value.kwargs or {}))
+        assert done["rows_loaded"] == 8
+        load.assert_every_row_is_there_once()
+
+
+class TestPipe:
+    """What a load by the pipe does not share with one by COPY; both loaders in turn."""
+
+    @pytest.fixture(autouse=True)
+    def files(self, piped: Load) -> None:
+        begun(piped)
+
+    def refused(self, piped: Load, words: str, **arguments: Any) -> None:
+        rows = list(piped.account.rows)
+        with pytest.raises(AirflowFailException, match=words):
+            piped.run("refused", **arguments)
+        assert piped.account.rows == rows
+        assert "insertFiles" not in piped.account.calls
+
+    def test_files_that_wait_in_its_queue_are_loaded_in_no_other_way(self, piped: Load) -> None:
+        piped.account.holds = True
+        for path in ("pipe", "copy"):
+            with pytest.raises(errors.FilesNotLoadedError):
+                piped.run(path, path=path, file_pipe="P", poll_interval=0.01, load_timeout=0.05)
+        assert piped.states["a/2.ndjson"] == "pipe P taken"
+        piped.account.finish()
+        piped.write("a", "4.ndjson")
+        piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
+
+        piped.assert_every_row_is_there_once()
+        assert {one["pipe_name"] for one in piped.account.history} == {"P", None}
+
+    def test_a_file_that_changed_while_its_content_waits_is_refused(self, piped: Load) -> None:
+        piped.account.holds = True
+        with pytest.raises(errors.FilesNotLoadedError):
+            piped.run(load_timeout=0.05)
+        del piped.account.calls[:]
+        file = piped.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.write_text(f"{good[::-1]}\n")
+        with pytest.raises(errors.FilesGivenTwiceError, match="may still load"):
+            piped.run("refused")
+        assert "insertFiles" not in piped.account.calls
+        file.write_text(good)
+        piped.account.finish()
+        piped.run("r2")
+
+        piped.assert_every_row_is_there_once()
+
+    def test_a_file_that_failed_in_it_is_loaded_once_fixed(self, piped: Load) -> None:
+        file = piped.folder / "a" / "3.ndjson"
+        good = file.read_text()
+        file.write_text("bad\n")
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
+            piped.run()
+        assert piped.states["a/3.ndjson"] == "pipe P taken"
+        file.write_text(good)
+        piped.run("r2")
+
+        piped.assert_every_row_is_there_once()
+        assert piped.states["a/3.ndjson"] == "pipe P"
+
+    def test_what_it_has_forgotten_is_not_guessed(self, piped: Load, monkeypatch: Patch) -> None:
+        piped.crash("insertFiles", AFTER)
+        (entry,) = piped.account.ledger.rows
+        del piped.account.calls[:]
+        monkeypatch.setattr("airflow_provider_snowpipe.operators.file_loading.REMEMBERED", dt.timedelta())
+        piped.account.history.clear()
+        with pytest.raises(errors.FilesGivenTwiceError, match=r"14 days.*STATE to 'loaded'"):
+            piped.run("refused")
+        assert "PUT" not in piped.account.calls
+        entry["state"] = "loaded"
+        piped.run("r2")
+        piped.assert_every_row_is_there_once()
+        assert piped.states["a/3.ndjson"] == "pipe P"
+
+    @pytest.mark.parametrize("holds", [False, True])
+    def test_what_a_dropped_pipe_has_not_loaded_is_decided_by_the_ledger(
+        self, piped: Load, holds: bool
+    ) -> None:
+        piped.account.holds = holds
+        piped.crash("insertFiles", AFTER)
+        piped.account.holds = False
+        pipe = piped.account.pipes.pop(PIPE)
+        if holds:
+            pipe.queue.clear()
+            with pytest.raises(errors.FilesGivenTwiceError, match="STATE"):
+                piped.run("refused", path="copy")
+            piped.account.ledger.rows[0]["state"] = "given up"
+        piped.run("r2", path="copy")
+        piped.assert_every_row_is_there_once()
+
+    def test_what_no_pipe_can_take_is_refused_with_the_remedy(self, piped: Load) -> None:
+        table = {"kind": "table", "query": "Q", "offset_column": "ID"}
+        for arguments, words in (
+            ({"file_pipe": None}, "SnowpipePipeOperator"),
+            ({"file_pipe": "NOWHERE"}, "NOWHERE"),
+            ({"options": {"on_error": "CONTINUE"}}, "statement"),
+            ({"source": "@PS_2/in"}, "PS_2/in"),
+            ({"source": table, "shape": {"rows": 1}}, "path='stream'"),
+            ({"source": "s3://lake/in"}, "external stage.*path='stream'"),
+            ({"source": {"path": "gs://lake", "conn_id": "l"}, "path": "auto"}, "external stage"),
+        ):
+            self.refused(piped, words, **arguments)
+        for pipe, words in (
+            (Pipe("COPY INTO T2 FROM @PS"), "T2"),
+            (Pipe("COPY INTO T FROM @PS", auto_ingest=True), "AUTO_INGEST"),
+        ):
+            piped.account.pipes[PIPE] = pipe
+            self.refused(piped, words)
+        assert piped.positions[A] == "1.ndjson:3"
+
+    def waiting(self, piped: Load) -> tuple[SnowpipeLoadOperator, Any, TaskDeferred]:
+        piped.account.holds = True
+        operator, context = piped.operator(deferrable=True, load_timeout=77.0), task_context("r1")
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        assert piped.states["a/2.ndjson"] == "pipe P taken"
+        return operator, context, deferred.value
+
+    def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
+        operator, context, deferred = self.waiting(piped)
+        piped.account.finish()
+        outcomes = {
+            load.path: load.result()
+            for load in (FileLoad.read(row, COPY_HISTORY) for row in piped.account.history)
+        }
+        piped.account.history.clear()
+        event = {"status": "success", "files": outcomes}
+        done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
+
+        piped.assert_every_row_is_there_once()
+        assert (done["rows_loaded"], piped.states["a/3.ndjson"]) == (6, "pipe P")
+
+    def test_a_wait_that_takes_too_long_names_the_files_and_another_failure_is_left_alone(
+        self, piped: Load
+    ) -> None:
+        operator, context, _ = self.waiting(piped)
+        late = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+        for words in (late, "Trigger failure"):
+            with pytest.raises(AirflowException) as raised:
+                operator.resume_execution("__fail__", {"error": words}, context)
+            assert ("FilesNotLoadedError" in str(raised.value)) == (words == late)
+
+    def test_the_worker_waits_for_all_where_an_interrupted_load_comes_first(
+        self, piped: Load, monkeypatch: Patch
+    ) -> None:
+        """A task that comes back knows only of the load that it had left for."""
+        piped.path, account = "copy", piped.account
+        piped.crash("submit", BEFORE)
+        piped.path = "pipe"
+        piped.write("a", "4.ndjson")
+        account.holds = True
+        pauses = itertools.count(1)
+
+        def loads_end_in_time(_: float) -> None:
+            if next(pauses) == 30:
+                account.finish()
+
+        monkeypatch.setattr("time.sleep", loads_end_in_time)
+        value = piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
+
+        assert value["rows_loaded"] == len(piped.written) - 3
+        assert (piped.states["b/1.ndjson"], piped.states["a/4.ndjson"]) == ("COPY", "pipe P")
