@@ -2,7 +2,8 @@
 
 It answers where bulk loading leaves the process: statements of a session, and requests to the SQL API and to
 a pipe's REST API. Every call is listed. A fault strikes a call before it is done, or after it, when its
-answer is lost. A record of a file is a line, and one with the word "bad" does not fit the table.
+answer is lost; or somebody else does something there. A record of a file is a line, and one with the word
+"bad" does not fit the table.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class StatementError(Exception):
 
 @dataclass(slots=True)
 class Fault:
-    """What strikes the nth call of a name, or of every name: an error, a crash, or another answer of HTTP."""
+    """What strikes the nth call of a name, or of any: an error, a crash, another answer of HTTP, a deed."""
 
     call: str | None
     when: str
-    error: BaseException | Answer
+    error: BaseException | Answer | Callable[[], object]
     nth: int
 
 
@@ -219,6 +220,10 @@ class FakeAccount:
     def fault(self, call: str | None, when: str, error: BaseException | Answer, nth: int = 1) -> None:
         self.faults.append(Fault(call, when, error, nth))
 
+    def meanwhile(self, call: str | None, when: str, deed: Callable[[], object], nth: int = 1) -> None:
+        """Let somebody else do something, once, while the caller stalls."""
+        self.faults.append(Fault(call, when, deed, nth))
+
     def put(self, path: str, *rows: str) -> None:
         self.stages.setdefault("S", {})[path] = "".join(f"{row}\n" for row in rows).encode()
 
@@ -246,11 +251,16 @@ class FakeAccount:
             if due is None:
                 return work()
             self.faults.remove(due)
-            if due.when == AFTER:
-                work()
-            if isinstance(due.error, Answer):
-                return due.error
+            found = work() if due.when == AFTER else None
+        if isinstance(due.error, Answer):
+            return due.error
+        if isinstance(due.error, BaseException):
             raise due.error
+        due.error()
+        if due.when == AFTER:
+            return found
+        with self._lock:
+            return work()
 
     def run(self, statement: str, values: Sequence[str] | None = None, **_: Any) -> list[Row]:
         """Run a statement of a session; rows by lower-case column name."""

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
-from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
-from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, PartitionPosition
 from airflow_provider_snowpipe.streaming import errors
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, Pipe
@@ -128,38 +125,25 @@ class TestBegun:
         load.run("r3")
         load.assert_every_row_is_there_once()
 
-    def test_a_second_task_joins_the_load_of_the_first(self, load: Load, monkeypatch: Patch) -> None:
+    def test_a_second_task_joins_the_load_of_the_first(self, load: Load) -> None:
         """It comes when the first one has written the log, and not staged a file yet."""
-        put = StageUpload.run
-
-        def slow(upload: StageUpload, files: Any) -> Any:
-            monkeypatch.setattr(StageUpload, "run", put)
-            assert load.run("r2")["rows_loaded"] == 6
-            return put(upload, files)
-
-        monkeypatch.setattr(StageUpload, "run", slow)
-        assert load.run()["path"] == "copy"
+        second: list[Any] = []
+        load.account.meanwhile("PUT", BEFORE, lambda: second.append(load.run("r2")["rows_loaded"]))
+        assert (load.run()["path"], second) == ("copy", [6])
         load.assert_every_row_is_there_once()
 
-    @pytest.mark.parametrize("nth", [1, 2])
-    def test_a_task_whose_load_is_given_up_loads_nothing(
-        self, load: Load, monkeypatch: Patch, nth: int
-    ) -> None:
+    @pytest.mark.parametrize("call", ["PUT", "submit"])
+    def test_a_task_whose_load_is_given_up_loads_nothing(self, load: Load, call: str) -> None:
         """It has written the log, and not planned its COPY; or has planned it, and not begun."""
-        begins, calls = {1: StageUpload, 2: CopyRun}[nth], itertools.count(1)
-        work = getattr(begins, name := {1: "run", 2: "load"}[nth])
 
-        def slow(self: Any, *given: Any) -> Any:
-            if next(calls) == 1:
-                monkeypatch.setattr(begins, name, work)
-                file = load.folder / "a" / "2.ndjson"
-                file.write_text(file.read_text().replace("}", " }"))  # so that another task gives it up
-                load.written = [one for one in load.written if one not in ('{"ID": 4}', '{"ID": 5}')]
-                load.written += file.read_text().splitlines()
-                load.run("r2")
-            return work(self, *given)
+        def another() -> None:
+            file = load.folder / "a" / "2.ndjson"
+            file.write_text(file.read_text().replace("}", " }"))  # so that another task gives it up
+            load.written = [one for one in load.written if one not in ('{"ID": 4}', '{"ID": 5}')]
+            load.written += file.read_text().splitlines()
+            load.run("r2")
 
-        monkeypatch.setattr(begins, name, slow)
+        load.account.meanwhile(call, BEFORE, another)
         with pytest.raises((errors.SqlError, AirflowFailException), match=r"given|written to"):
             load.run()
         load.run("r3")
@@ -273,17 +257,8 @@ class TestBegun:
         with pytest.raises(AirflowFailException, match="was replaced"):
             operator.execute_complete(context, {"status": "success"}, **(deferred.value.kwargs or {}))
 
-    def test_a_second_load_that_begins_with_an_older_list_is_no_lost_log(
-        self, load: Load, monkeypatch: Patch
-    ) -> None:
-        positions, calls = FileUnits.positions, itertools.count(1)
-
-        def slow(units: FileUnits, **given: Any) -> list[PartitionPosition]:
-            if next(calls) == 1:
-                load.run("r2")
-            return positions(units, **given)
-
-        monkeypatch.setattr(FileUnits, "positions", slow)
+    def test_a_second_load_that_begins_with_an_older_list_is_no_lost_log(self, load: Load) -> None:
+        load.account.meanwhile("status", BEFORE, lambda: load.run("r2"))
         load.run()
         load.assert_every_row_is_there_once()
 

@@ -14,8 +14,6 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
-from airflow_provider_snowpipe.bulk.ledger import Ledger
-from airflow_provider_snowpipe.bulk.ledger_entry import Entry
 from airflow_provider_snowpipe.bulk.run_files import RunManifest, WrittenFile, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
@@ -198,20 +196,16 @@ class TestTable:
 @pytest.mark.parametrize("then", ["loads", "dies-before-copy", "dies-while-copy-runs"])
 def test_a_stalled_try_that_plans_late_changes_nothing(load: Load, monkeypatch: Patch, then: str) -> None:
     """The next try has staged files of its own meanwhile, and has loaded them, or was killed."""
-    account, stalled = load.account, list[str]()
-    plan = Ledger.plan
+    account = load.account
 
-    def stalls(ledger: Ledger, entry: Entry, *given: Any) -> bool:
-        if not stalled:
-            stalled.append(entry.work)
-            account.holds = then == "dies-while-copy-runs"
-            if then == "loads":
-                load.load(try_number=2)
-            else:
-                load.crash("submit", BEFORE if then == "dies-before-copy" else AFTER, try_number=2)
-        return plan(ledger, entry, *given)
+    def next_try() -> None:
+        account.holds = then == "dies-while-copy-runs"
+        if then == "loads":
+            load.load(try_number=2)
+        else:
+            load.crash("submit", BEFORE if then == "dies-before-copy" else AFTER, try_number=2)
 
-    monkeypatch.setattr(Ledger, "plan", stalls)
+    account.meanwhile("PLAN", BEFORE, next_try)
     with pytest.raises((SqlError, ConfigurationError, FilesRejectedError)):
         load.load()
     account.holds = False

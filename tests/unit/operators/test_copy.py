@@ -97,52 +97,29 @@ def test_a_copy_signs_in_once_for_all_its_statements(copying: Copying, monkeypat
     assert sign_ins == ["account"]
 
 
-def test_a_file_that_changes_while_it_is_copied_is_not_removed(copying: Copying, monkeypatch: Patch) -> None:
-    account, call = copying.account, copying.account.call
-
-    def changed(name: str, work: Any) -> Any:
-        found = call(name, work)
-        if name == "submit":
-            account.put("a", "other1")
-        return found
-
-    monkeypatch.setattr(account, "call", changed)
+def test_a_file_that_changes_while_it_is_copied_is_not_removed(copying: Copying) -> None:
+    copying.account.meanwhile("submit", AFTER, lambda: copying.account.put("a", "other1"))
     copying.run({"purge": True})
-    assert list(account.stages["S"]) == ["a"]
+    assert list(copying.account.stages["S"]) == ["a"]
 
 
-def test_a_try_whose_files_another_one_has_loaded_and_removed_is_not_green(
-    copying: Copying, monkeypatch: Patch
-) -> None:
-    account, call, purged = copying.account, copying.account.call, {"purge": True}
-
-    def stalled(name: str, work: Any) -> Any:
-        if name == "LIST":
-            monkeypatch.setattr(account, "call", call)
-            copying.run(purged, number=2)
-        return call(name, work)
-
-    monkeypatch.setattr(account, "call", stalled)
+def test_a_try_whose_files_another_one_has_loaded_and_removed_is_not_green(copying: Copying) -> None:
+    copying.account.meanwhile("LIST", BEFORE, lambda: copying.run({"purge": True}, number=2))
     with pytest.raises(SqlError, match="again"):
-        copying.run(purged, on_nothing="report")
-    assert sorted(account.rows) == rows_of(*FILES)
+        copying.run({"purge": True}, on_nothing="report")
+    assert sorted(copying.account.rows) == rows_of(*FILES)
 
 
 @pytest.mark.parametrize("call", ["SHOW", "submit"])
-def test_a_task_whose_files_another_process_gives_up_is_not_green(
-    copying: Copying, monkeypatch: Patch, call: str
-) -> None:
-    account, done = copying.account, copying.account.call
-
-    def given_up(name: str, work: Any) -> Any:
-        for row in account.ledger.rows if name == call else ():
+def test_a_task_whose_files_another_process_gives_up_is_not_green(copying: Copying, call: str) -> None:
+    def given_up() -> None:
+        for row in copying.account.ledger.rows:
             row |= {"state": "given up", "version": row["version"] + 1}
-        return done(name, work)
 
-    monkeypatch.setattr(account, "call", given_up)
+    copying.account.meanwhile(call, BEFORE, given_up)
     with pytest.raises(SqlError, match="given"):
         copying.run({})
-    assert account.rows == []
+    assert copying.account.rows == []
 
 
 class TestForce:
@@ -232,17 +209,12 @@ class TestEarlierTry:
     @staticmethod
     def retried(patch: Patch, copying: Copying, options: Options, before: int) -> int:
         """Run the next try, and commit the earlier COPY before a call of it; the number of its calls."""
-        account, call, calls = copying.account, copying.account.call, count(1)
-
-        def calling(name: str, work: Any) -> Any:
-            if next(calls) == before:
-                account.finish()
-            return call(name, work)
-
-        patch.setattr(account, "call", calling)
+        account = copying.account
+        earlier = len(account.calls)
+        account.meanwhile(None, BEFORE, account.finish, before)
         patch.setattr("time.sleep", lambda _: account.finish())
         copying.run(options, number=2)
-        return next(calls) - 1
+        return len(account.calls) - earlier
 
     @OPTIONS
     @pytest.mark.parametrize("edit", [{}, {"on_error": "CONTINUE"}], ids=["same", "edited"])

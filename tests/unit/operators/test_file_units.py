@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
+from tests.fake_account import AFTER
 from tests.unit.operators.account_in_task import task_context
-from tests.unit.operators.unit_load import PIPE, A, Load, MakeLoad, Patch
+from tests.unit.operators.unit_load import PIPE, A, Load, MakeLoad
 
 
 class TestLoad:
@@ -83,20 +83,12 @@ class TestLoad:
                 load.run(**policy, source=source)
         assert load.account.rows == []
 
-    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(self, load: Load, monkeypatch: Patch) -> None:
+    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(self, load: Load) -> None:
         load.write("a", "1.ndjson")
-        staged = StageUpload.run
-
-        def growing(upload: StageUpload, files: Any) -> Any:
-            done = staged(upload, files)
-            load.write("a", "1.ndjson")
-            return done
-
-        monkeypatch.setattr(StageUpload, "run", growing)
+        load.account.meanwhile("PUT", AFTER, lambda: load.write("a", "1.ndjson"))
         with pytest.raises(AirflowFailException, match="growing=True"):
             load.run()
         assert (load.account.rows, load.states) == ([], {})
-        monkeypatch.undo()
 
     def test_blank_lines_behind_the_last_row_do_not_count(self, load: Load) -> None:
         load.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
@@ -180,9 +172,9 @@ class TestTokens:
     ) -> None:
         load.run()
         shutil.rmtree(load.folder / LOG_FOLDER)
-        for prefix in ("p", "renamed"):
+        for prefix, rebind in (("p", None), ("renamed", None), ("renamed", "continue")):
             with pytest.raises(AirflowFailException, match=r"SourceChangedError.*files rebuild"):
-                load.run("r2", path=path, channel_prefix=prefix)
+                load.run("r2", path=path, channel_prefix=prefix, rebind=rebind)
         assert (load.account.rows, load.states) == (files, {})
         if path == "stream":
             load.operator(path=path, rebind="restart").units().require_log()

@@ -50,15 +50,6 @@ def all_rows(load):
     return sorted(json.loads(line)["ID"] for one in files for line in one.read_text().splitlines())
 
 
-def test_a_lost_log_is_an_error_that_names_the_command_and_nothing_is_sent(load):
-    before = rows(load)
-    lose_log(load)
-    for prefix, rebind in (("d", None), ("renamed", None), ("renamed", "continue")):
-        with pytest.raises(SourcePositionError, match="files rebuild"):
-            load.run(prefix, rebind)
-    assert rows(load) == before
-
-
 def test_files_that_came_later_are_loaded_and_no_committed_one_again(load):
     load.write("a/10.ndjson")
     load.write("c/1.ndjson")

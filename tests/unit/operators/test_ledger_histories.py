@@ -136,21 +136,8 @@ class Histories(RuleBasedStateMachine):
     @rule(run=RUNS, nth=st.integers(1, 20))
     def overtake(self, run: str, nth: int) -> None:
         """A worker stalls before a call: the next try does all of its work meanwhile."""
-        call, left = self.account.call, nth
-
-        def stalled(name: str, work: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self.tries[run] += 1
-                self.do(run)
-            return call(name, work)
-
-        self.deferred.pop(run, None)
-        self.tries[run] += 1
-        self.account.call = stalled  # type: ignore[method-assign]
-        self.do(run)
-        self.account.call = call  # type: ignore[method-assign]
+        self.account.meanwhile(None, BEFORE, lambda: self.attempt(run, None), nth)
+        self.attempt(run, None)
 
     @rule(run=RUNS)
     def leave(self, run: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from email.utils import format_datetime
 from typing import Any
 
@@ -119,29 +118,6 @@ def at_once(account: FakeAccount, one: Work, two: Work, first: int, second: int)
     return [ended[0], ended[1]]
 
 
-@contextmanager
-def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1) -> Iterator[None]:
-    """Let somebody else do something once, beside a call of this name."""
-    unwatched, left = account.call, nth
-
-    def watched(name: str, work: Work) -> Any:
-        nonlocal left
-        left -= name == call
-        if name != call or left != 0:
-            return unwatched(name, work)
-        left = -1
-        if when == BEFORE:
-            deed()
-        found = unwatched(name, work)
-        if when == AFTER:
-            deed()
-        return found
-
-    account.call = watched  # type: ignore[method-assign]
-    yield
-    account.call = unwatched  # type: ignore[method-assign]
-
-
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 executes operators in the main thread alone")
 @pytest.mark.parametrize("pair", [("COPY", PIPE), (PIPE, "COPY"), (PIPE, OTHER)], ids="-".join)
 @pytest.mark.parametrize("is_slow", [False, True], ids=["loads-at-once", "loads-later"])
@@ -217,9 +193,8 @@ class TestForeign:
     """What somebody else loads during our load cannot be kept out: it is found, and named."""
 
     def test_files_that_a_foreign_pipe_loads_beside_copy_fail_each_try(self, account: FakeAccount) -> None:
-        with meeting(account, "submit", BEFORE, lambda: given_to_a_foreign_pipe(account, "a")):
-            first = refused(copy)
-        again = refused(lambda: copy(number=2))
+        account.meanwhile("submit", BEFORE, lambda: given_to_a_foreign_pipe(account, "a"))
+        first, again = refused(copy), refused(lambda: copy(number=2))
 
         assert account.rows.count("a1") == 2
         for found in (first, again):
@@ -229,8 +204,8 @@ class TestForeign:
         copy(number=3, force=True)
 
     def test_files_that_wait_in_a_foreign_pipe_are_found_by_the_next_try(self, account: FakeAccount) -> None:
-        with meeting(account, "submit", AFTER, lambda: account.pipes[PIPE].queue.append("a")):
-            waiting = refused(copy)
+        account.meanwhile("submit", AFTER, lambda: account.pipes[PIPE].queue.append("a"))
+        waiting = refused(copy)
         assert isinstance(waiting, FilesGivenTwiceError)
         assert waiting.retryable
         for word in (PIPE, "queue", "has put", "force=True"):
@@ -241,8 +216,8 @@ class TestForeign:
 
     @pytest.mark.parametrize("call", ["insertFiles", "HISTORY"])
     def test_files_copied_beside_a_pipe_fail_the_task(self, account: FakeAccount, call: str) -> None:
-        with meeting(account, call, AFTER, lambda: account.copy("a")):
-            found = refused(ingest)
+        account.meanwhile(call, AFTER, lambda: account.copy("a"))
+        found = refused(ingest)
 
         for word in ("loaded twice", "'a' by COPY", f"'a' by pipe {PIPE}", "Delete"):
             assert word in str(found)

@@ -11,7 +11,6 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,18 +98,8 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(way=WAYS, other=WAYS, nth=st.integers(1, 25))
     def overtake(self, way: str, other: str, nth: int) -> None:
         """A worker stalls before a call: another one does all of its work meanwhile."""
-        call, left = self.load.account.call, nth
-
-        def stalled(name: str, work: Callable[[], Any]) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self.do(other)
-            return call(name, work)
-
-        self.load.account.call = stalled  # type: ignore[method-assign]
+        self.load.account.meanwhile(None, BEFORE, lambda: self.do(other), nth)
         self.do(way)
-        self.load.account.call = call  # type: ignore[method-assign]
 
     def do(self, way: str, dies_after: int | None = None) -> bool:
         """Load what is new; True for success, after which all rows of the files are there."""
