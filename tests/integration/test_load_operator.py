@@ -1,7 +1,7 @@
 """``SnowpipeLoadOperator`` against a real local service: that COPY, pipe and stream fit together.
 
 What becomes of a load that dies at any call, and what is refused, is in
-``tests/unit/operators/test_file_units.py``.
+``tests/unit/operators/test_begun_units.py`` and ``test_file_units.py``.
 """
 
 from __future__ import annotations
