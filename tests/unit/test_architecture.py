@@ -119,6 +119,5 @@ def test_values_are_compared_by_equality_and_zero_is_a_number():
 def test_no_files_import_each_other():
     graph = grimp.build_graph(PACKAGE, exclude_type_checking_imports=True, cache_dir=None)
     assert graph.find_modules_directly_imported_by(f"{PACKAGE}.streaming.offsets")
-
     # It raises CycleError, with the circle.
     TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()

@@ -104,7 +104,6 @@ def test_stream_of_the_kafka_page_goes_on_from_the_channels_of_a_job():
     options = dict(re.findall(r'\.option\("(\w+)", "(.*)"\)', stream.split("writeStream")[1]))
     sink = WriteOptions.parse(options)
     source = source_spec({"kind": "kafka", "bootstrap_servers": "k1:9092", "topics": ["orders"]})
-
     assert sink.channel("orders_3") == source.channel("shop", source.default_name, "orders_3")
     assert (sink.channel_column, sink.offset_column) == ("channel", "offset")
     assert set(sink.omit_columns) == {"channel", "offset"}
@@ -145,7 +144,6 @@ def test_each_link_within_the_repository_leads_to_a_file_and_a_heading(page):
         target = base / path if path else page
         if not target.is_file() or (anchor and anchor not in anchors(target)):
             wrong.append(link)
-
     assert wrong == []
 
 

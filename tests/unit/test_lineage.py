@@ -25,7 +25,6 @@ def test_account_pipe_and_stage_have_the_names_that_the_snowflake_provider_gives
     set_connection("c", extra={"account": "MYORG-ACCT"})
     names = {"database": "D", "schema": "S"}
     hook = SnowpipeHook("c", table="T", **names)
-
     assert account_namespace("xy12345.eu-central-1") == "snowflake://xy12345.eu-central-1.aws"
     assert [dataset_name(one) for one in (hook, SnowpipeHook("c", pipe="P", **names))] == ["D.S.T", "D.S.P"]
     named = {"@IN/day": "D.S.IN/day", "@%T": "D.S.%T", '@X."in"/a': "D.X.in/a", "@A.B.C": "A.B.C"}

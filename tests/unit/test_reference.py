@@ -79,7 +79,6 @@ def test_an_entry_has_every_argument_and_marks_the_templates(generated):
         for base in named(path).__mro__ if inspect.isclass(named(path)) else ():
             if not base.__module__.startswith(PACKAGE):
                 others |= {*getattr(base, "template_fields", ())}
-
         assert [(path, name) for name, one in found.items() if not one.text] == []
         templates = set(getattr(named(path), "template_fields", ()))
         assert [(path, name) for name in templates - set(found) - others] == []
@@ -88,7 +87,6 @@ def test_an_entry_has_every_argument_and_marks_the_templates(generated):
 
 def test_each_error_has_a_code_that_stays_and_a_remedy_of_its_own(generated):
     found = generated.error_classes()
-
     expected = {f"SP{at:02}": one for at, one in enumerate(ERRORS.split())}
     assert {one.error_id: one.__name__ for one in found} == expected
     assert [one for one in found if "error_id" not in vars(one) or "remedy" not in vars(one)] == []

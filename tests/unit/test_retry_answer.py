@@ -164,7 +164,6 @@ def test_a_failed_wait_for_commits_has_the_answer_of_its_error(reason):
     load = reason in lost | only_waits
     event = {"status": "failure", "reason": reason.value, "message": "because"}
     sensor = SnowpipeCommitSensor(task_id="s", targets={"c": "1"}, table="T")
-
     assert reason.error_class.retryable is load
     assert type(end_of_wait(event)) is (sdk.AirflowException if load else sdk.AirflowFailException)
     with pytest.raises(sdk.AirflowException) as ended:

@@ -47,7 +47,6 @@ def test_every_committed_stage_can_be_read_and_every_make_target_is_in_its_help(
     content = tomllib.loads(STAGES.read_text())
     makefile = (REPOSITORY / "Makefile").read_text()
     shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True).stdout
-
     assert {one for run in content["run"].values() for one in run["stages"]} == set(content["stage"])
     assert set(re.findall(r"\[36m([a-z-]+)", shown)) == set(re.findall(r"^\.PHONY: (.*)$", makefile, re.M))
     for name in content["run"]:

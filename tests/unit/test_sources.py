@@ -376,7 +376,6 @@ class TestInTasks:
         with DAG("d", schedule=None) as dag:
             mapped = partial(task_id="load", table="T", **POLICY).expand(source=sources)
             partial(task_id="others", source=sources[0], on_error="continue").expand(table=["T", "U"])
-
         _written(dag)
         if AIRFLOW >= (3, 0):
             load: Any = mapped.unmap({"source": sources[1]})  # type: ignore[attr-defined]

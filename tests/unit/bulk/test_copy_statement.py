@@ -33,7 +33,6 @@ def copy(location="@s", **options):
 class TestStatement:
     def test_names_and_paths_are_quoted_and_texts_are_escaped(self):
         statement = copy('@"D"."S".s', pattern=r".*it's\.csv").statement(["a'b.csv", "c\\d.csv"])
-
         assert statement == (
             'COPY INTO "D"."S"."my ""t""" FROM \'@"D"."S".s\' '
             r"FILES = ('a''b.csv', 'c\\d.csv') PATTERN = '.*it''s\\.csv'"
@@ -64,7 +63,6 @@ class TestStatement:
     def test_more_than_a_thousand_files_are_split(self):
         files = [f"{number}.csv" for number in range(2500)]
         parts = copy().parts(files)
-
         assert [len(part) for part in parts] == [1000, 1000, 500]
         assert [name for part in parts for name in part] == files
         assert all(copy().statement(part).count(".csv'") == len(part) for part in parts)
@@ -137,7 +135,6 @@ class TestOptions:
     def test_of_a_mapping_may_be_text_of_a_template(self):
         given = {"force": "False", "purge": "true", "size_limit": "100", "enforce_length": "False"}
         text = '{"on_error": "CONTINUE", "force": null}'
-
         assert CopyOptions.of(None) == CopyOptions.of({}) == CopyOptions()
         assert CopyOptions.of(given) == CopyOptions(purge=True, size_limit=100, enforce_length=False)
         assert CopyOptions.of(text) == CopyOptions(on_error="CONTINUE")
@@ -213,7 +210,6 @@ class TestCompaction:
     def test_the_name_goes_by_the_content_and_by_how_it_is_combined(self):
         files = [("a", 1, "x"), ("b", 2, "y")]
         key = content_key(files, CompactOptions())
-
         assert content_key(files[::-1], CompactOptions()) == key
         assert content_key([("a", 1, "x"), ("b", 2, "z")], CompactOptions()) != key
         assert content_key(files, CompactOptions(target_file_bytes=MB)) != key
@@ -367,7 +363,6 @@ def test_parts_of_a_statement_are_read_past_comments_and_texts():
 def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_selection_is():
     named, other = RowOptions.of(JSON, ["A"]), RowOptions.of(JSON, ["B"])
     selects = RowOptions.of_statement("COPY INTO T (C) FROM (SELECT $1 FROM @S) FILE_FORMAT = (TYPE = CSV)")
-
     assert named.differences(other) == [Difference("the columns", ("A",), ("B",))]
     assert named.differences(RowOptions.of(JSON)) == RowOptions.of(JSON).differences(named) == []
     assert [one.option for one in selects.differences(named)] == ["TYPE"]

@@ -54,7 +54,6 @@ def listed(name="P", **fields):
 class TestRemembered:
     def test_loads_that_do_not_count_hide_no_later_one(self):
         counted = load()
-
         forgotten = load(age=dt.timedelta(days=15))
         for ignored in (load("x.csv"), load(status="LOAD_FAILED"), load(pipe=None), forgotten):
             assert others(ignored, counted) == [counted]
@@ -63,7 +62,6 @@ class TestRemembered:
 
     def test_paths_are_those_of_the_whole_stage_whatever_path_it_is_named_with(self):
         in_folder = load("a.csv", location="DB.PUBLIC.S/in/")
-
         for files in (staged(), staged(stage="@S/in"), staged("a.csv", "in/a.csv")):
             assert [one.path for one in others(in_folder, files=files)] == ["in/a.csv"]
         assert others(in_folder, files=staged("a.csv")) == []
@@ -72,7 +70,6 @@ class TestRemembered:
     def test_loader_remembers_to_the_end_of_its_last_day(self, pipe, days):
         loader = PIPE if pipe is None else None
         last, past = dt.timedelta(days), dt.timedelta(days, seconds=1)
-
         assert len(others(load(age=last, pipe=pipe), loader=loader)) == 1
         assert others(load(age=past, pipe=pipe), loader=loader) == []
 
@@ -103,7 +100,6 @@ class TestRemembered:
         ages = {"old": 20, "new": 13, "loaded": 20}
         files = {path: StagedFile(path, staged_at=now - dt.timedelta(days)) for path, days in ages.items()}
         files["unknown"] = StagedFile("unknown")
-
         staged = StagedFiles(files, StageReference.parse("@S"))
         found = unknown_since(staged, [load("loaded"), load("elsewhere")])
         assert found == ["old", "unknown"]
@@ -112,7 +108,6 @@ class TestRemembered:
 class TestLoadedByOthers:
     def test_a_file_of_another_loader_is_refused_with_the_load_and_its_timestamp(self):
         error = refusal(load(), load("in/b.csv", pipe=None))
-
         assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(error)
         assert (error.files, error.retryable) == (("in/a.csv",), False)
         error = refusal(load(pipe=None), loader=PIPE)
@@ -142,7 +137,6 @@ class TestPipeBeside:
         minute, second = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
         pipe = listed(auto_ingest=True)
         files = {"old": NOW - minute - second, "minute": NOW - minute, "new": NOW + minute, "unknown": None}
-
         assert announced_to(pipe, files) == ("minute", "new", "unknown")
         assert announced_to(replace(pipe, created=None), files) == tuple(files)
         assert announced_to(listed(auto_ingest=False), files) == ()
@@ -165,7 +159,6 @@ class TestPipeBeside:
 
     def test_queue_of_a_pipe_is_no_reason_for_the_pipe_itself(self):
         own, other = (PipeBeside(listed(name), PipeStatus("RUNNING", 1), ("a",)) for name in "PQ")
-
         refuse_files_for_pipe(own, table="T", loader="DB.S.P")
         with pytest.raises(FilesGivenTwiceError, match=r"pipe DB.S.Q[\s\S]*DB.S.P would put"):
             refuse_files_for_pipe(other, table="T", loader="DB.S.P")
@@ -183,7 +176,6 @@ class TestPipeBeside:
 
     def test_files_that_are_left_out_are_none_of_those_that_a_pipe_is_about_to_load(self):
         beside = PipeBeside(listed(), RUNS, ("a", "b"), ("b", "c"))
-
         assert beside.without({"b": load("b")}) == PipeBeside(listed(), RUNS, ("a",), ("c",))
 
 
@@ -221,7 +213,6 @@ class TestLeftOut:
         hours = dt.timedelta(hours=4)
         files = staged("a", "b", at=self.STAGED)
         assert self.left_out(files, load("a", age=hours, pipe=None), load("b", age=hours)) == {"b"}
-
         files = staged("a", at=NOW - dt.timedelta(days=80))
         own = load("a", age=dt.timedelta(days=70), pipe=None)
         assert self.left_out(files, older=(own,)) == self.left_out(files, own) == {"a"}

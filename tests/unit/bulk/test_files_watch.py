@@ -54,7 +54,6 @@ def test_complete_only_when_the_last_file_is_loaded():
 @pytest.mark.parametrize("status", ["LOAD_IN_PROGRESS", "LOAD_SKIPPED", "SOMETHING_NEW"])
 def test_a_load_that_has_not_ended_reports_nothing(status):
     waiting = watch("a")
-
     assert waiting.see(PolledLoads([load("a", status)]), 0).state is WaitState.WAITING
     assert waiting.see(PolledLoads([load("a")]), 1).state is WaitState.COMPLETE
     assert waiting.see(PolledLoads([load("a", status, minute=5)]), 2).state is WaitState.COMPLETE
@@ -106,7 +105,6 @@ def test_the_end_of_the_time_names_what_is_missing():
 
 def test_a_number_of_files_with_a_prefix():
     waiting = watch(expected=ExpectedFiles((), "p/", 2))
-
     assert waiting.see(PolledLoads([load("p/a"), load("p/a", minute=2)]), 0).state is WaitState.WAITING
     verdict = waiting.see(PolledLoads([load("p/b"), load("q/c")]), 1)
     assert (verdict.state, list(verdict.results)) == (WaitState.COMPLETE, ["p/a", "p/b"])
@@ -129,7 +127,6 @@ class TestErrors:
     def test_they_are_counted_at_the_waits_own_pace_and_by_another_process(self):
         budget = RetryBudget(max_consecutive_errors=2, interval=10)
         waiting, second = watch("a", budget=budget), watch("a", budget=budget)
-
         assert {waiting.see(self.OUTAGE, at).state for at in (0, 2, 4, 6)} == {WaitState.WAITING}
         second.recall(waiting.memory())
         assert second.see(self.OUTAGE, 9).reason is FilesFailure.TOO_MANY_ERRORS
@@ -217,7 +214,6 @@ class TestLoads:
 
     def test_with_a_prefix_are_those_that_begin_so(self):
         files = ExpectedFiles((), "day1/", 2)
-
         assert files.name_of(load_of("day1/a.csv", "S")) == "day1/a.csv"
         assert files.name_of(load_of("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
         assert files.name_of(load_of("day11/a.csv", "S")) is None
@@ -363,7 +359,6 @@ class TestLoad:
 
     def test_first_error_may_lack_its_position_and_the_systems_stands_for_the_files(self):
         row = {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}
-
         assert FileLoad.read(row, COPY_HISTORY).first_error == FirstError("bad")
         assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
         assert str(FileLoad.read({**REPORT, "systemError": "broken"}, PIPE_REPORT).first_error) == "broken"
@@ -382,7 +377,6 @@ def row(file, status="LOADED", loaded=2, errors=0, first=None):
 class TestOutcome:
     def test_names_files_below_the_stage(self):
         outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
-
         assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
         assert outcome.result()["rows_loaded"] == 9
         nothing = [{"status": "Copy executed with 0 files processed."}]
@@ -395,7 +389,6 @@ class TestOutcome:
     def test_names_files_that_failed_with_their_first_error(self):
         failed = row("b.csv", "LOAD_FAILED", 0, 2, "bad")
         outcome = CopyOutcome.read([row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x")], STAGE)
-
         outcome.require("report", "T")
         words = r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); 'in/c.csv'"
         with pytest.raises(errors.FilesRejectedError, match=words) as raised:

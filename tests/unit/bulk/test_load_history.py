@@ -42,7 +42,6 @@ class Sql:
 class TestCopyHistory:
     def test_names_are_quoted_and_values_bound(self):
         statement, values = load_history.copy_history(TABLE, ago(hours=1), ("DB", "S", "P"), ["it's.csv"])
-
         assert 'TABLE("DB".INFORMATION_SCHEMA.COPY_HISTORY(' in statement
         assert statement.count("%s") == len(values) == 4
         assert values == ['"DB"."S"."T""x"', "2026-03-15T11:00:00.000+00:00", '"DB"."S"."P"', "it's.csv"]
@@ -235,7 +234,6 @@ class TestOlderCopies:
         statement, values = asked
         assert 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s' in statement
         assert values == ["S", 'T"x']
-
         statement, values = load_history.account_copies(TABLE, ago(days=64), NOW, {"b.csv", "a'.csv"})
         assert "AND PIPE_NAME IS NULL" in statement
         assert "FILE_NAME IN (%s, %s)" in statement
@@ -244,7 +242,6 @@ class TestOlderCopies:
 
     def test_the_query_covers_copys_memory_up_to_the_information_schema(self, older):
         (load,), ((_, values),) = older(["in/a.csv"])
-
         end = "2026-03-01T13:05:00.000+00:00"
         assert values[3:] == ["2026-01-10T12:00:00.000+00:00", end, "a.csv", "in/a.csv"]
         assert (load.path, load.pipe, load.rows_loaded) == ("a.csv", None, 7)
@@ -291,7 +288,6 @@ class TestUsage:
 
     def test_attributed_credits_come_by_query_tag(self):
         sql = Sql({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
-
         assert load_history.attributed_credits(sql, set(), NOW) == {}
         assert sql.asked == []
         assert load_history.attributed_credits(sql, {"b", "a"}, NOW) == {"a": 0.25}
@@ -302,7 +298,6 @@ class TestUsage:
     def test_what_no_history_shows_is_not_known(self, caplog):
         caplog.set_level("INFO")
         closed = Sql(error=errors.SqlError("not authorized", errno=2003))
-
         assert load_history.warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
         assert load_history.warehouse_seconds(closed, "D", "tag", NOW, NOW) is None
         assert load_history.attributed_credits(closed, {"a"}, NOW) == {}

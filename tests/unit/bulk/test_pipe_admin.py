@@ -34,7 +34,6 @@ class TestDefinition:
     def test_is_its_options_and_its_copy(self):
         names = {"integration": "it's", "aws_sns_topic": "arn:topic", "error_integration": "ERRORS"}
         definition = pipes.PipeDefinition(copy(on_error="SKIP_FILE"), auto_ingest=True, comment="c", **names)
-
         assert definition.create(PIPE) == (
             f"CREATE PIPE {QUOTED} AUTO_INGEST = TRUE ERROR_INTEGRATION = ERRORS AWS_SNS_TOPIC = 'arn:topic' "
             "INTEGRATION = 'it''s' COMMENT = 'c' AS COPY INTO \"DB\".\"S\".\"T\" FROM '@S/in' "
@@ -98,7 +97,6 @@ class TestStatus:
         found = self.status(
             pendingFileCount=3, oldestPendingFilePath="in/a.csv", oldestFileTimestamp="2026-03-15T11:00:00Z"
         )
-
         assert (found.is_running, found.pending_files, found.oldest_pending_path) == (True, 3, "in/a.csv")
         assert str(found) == "RUNNING, 3 files wait, the oldest since 2026-03-15T11:00:00+00:00"
         last = json.loads(json.dumps(self.status(lastIngestedTimestamp="2026-03-15T10:00:00Z").result()))
@@ -184,7 +182,6 @@ class TestPlan:
         history = [load("a", "LOADED"), load("b", "PARTIALLY_LOADED"), load("c", "LOAD_FAILED")]
         where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
         planned = Submission.planned(files("a", "b", "c", "d"), history, NOW, where)
-
         assert [one.path for one in planned.owed()] == ["c", "d"]
         assert set(planned.before) == {"a", "b"}
         assert planned.expected() == replace(where, names=("c", "d"))
@@ -195,7 +192,6 @@ class TestPlan:
     def test_loads_count_from_behind_a_failure_of_before_and_else_clocks_may_differ_by_an_hour(self):
         failed = load("c", "LOAD_FAILED", minutes_ago=3)
         since = Submission.planned(files("a", "c", "d"), [failed, load("a", "LOADED")], NOW).since
-
         assert failed.loaded_at < since < NOW - dt.timedelta(minutes=1), "when the other one was loaded"
         assert Submission.planned(files("d"), [], NOW).since == NOW - dt.timedelta(hours=1)
 
@@ -204,7 +200,6 @@ class TestPlan:
         for minutes, again in {None: (), -9: (), 0.5: (), 1: (), 1.5: ("a",)}.items():
             staged = None if minutes is None else loaded.loaded_at + dt.timedelta(minutes=minutes)
             own = [SubmittedFile("a", None, staged), SubmittedFile("new", None, NOW)]
-
             assert Submission.planned(own, [loaded], NOW).staged_again() == again
             untimed = [replace(loaded, loaded_at=None)]
             assert Submission.planned(own, untimed, NOW).staged_again() == ()
@@ -266,7 +261,6 @@ class TestPosts:
         service.on("insertFiles", slow_down, Reply(hang_up=True), TAKEN)
         begun = dt.datetime.now(dt.UTC)
         done = Submission((SubmittedFile("a.csv", 7), SubmittedFile("b.csv"))).submit(client, identity())
-
         assert dt.datetime.now(dt.UTC) - begun >= dt.timedelta(seconds=1)
         sent = service.requests("insertFiles")
         assert (len(sent), len({request.query["requestId"] for request in sent}), done.posts) == (3, 1, 1)
@@ -276,7 +270,6 @@ class TestPosts:
     def test_what_the_pattern_leaves_out_is_not_waited_for(self, service, client):
         service.on("insertFiles", Reply(body='{"status": "success", "unmatchedPatternFiles": ["b"]}'))
         done = Submission(tuple(files("a", "b"))).submit(client, identity())
-
         assert done.awaited() == ("a",)
         with pytest.raises(errors.FilesRejectedError, match="1 of 2 files"):
             done.require_matched("P")

@@ -84,7 +84,6 @@ class TestUpload:
 
     def test_a_compressed_file_is_searched_with_its_ending(self, here):
         compressing = staging(auto_compress=True)
-
         assert compressing.decide(FILE, {f"{STAGED}.gz": ListedFile(7, MD5)}, here) is None
         assert compressing.decide(FILE, {STAGED: ListedFile(7, MD5)}, never) is PutKind.NEW
         for name in ("x.csv.gz", "x.csv.zst", "in/x.parquet", "X.CSV.GZ"):
@@ -93,7 +92,6 @@ class TestUpload:
 
     def test_listed_files_are_named_below_the_stage_and_an_external_one_is_refused(self):
         row = {"name": "s/in/a.csv", "size": "7", "md5": MD5}
-
         assert staging().listed([row]) == {"in/a.csv": ListedFile(7, MD5)}
         refused(ConfigurationError, staging().listed, [[{**row, "name": "s3://bucket/a.csv"}]], "external")
 
@@ -101,7 +99,6 @@ class TestUpload:
 @pytest.mark.parametrize("names", [("東京", "大阪"), ("a b", "a_b"), ("a b", "a/b"), ("é", "_")], ids=str)
 def test_names_in_a_path_need_no_quotes_and_stay_apart(names):
     first, second = (plain_name(f"{name}.csv.gz") for name in names)
-
     assert first != second
     assert re.fullmatch(r"[\w.=-]+\.csv\.gz", first, re.ASCII)
     assert plain_name("p_s_a") == "p_s_a"
@@ -139,7 +136,6 @@ def test_copy_and_a_pipe_take_the_path_as_it_is(path: str) -> None:
     reader = Reader(rest)
     assert list(reader.settings()) == ["FILES", "FILE_FORMAT", "PATTERN", "ON_ERROR"]
     assert (read, reader.is_at_end) == (meant(path), True)
-
     definition, name = PipeDefinition(copy), PipeName("DB", "S", "P")
     stored = definition.create(name).partition(" AS ")[2]
     assert read_literal(stored.partition(" FROM ")[2])[0] == meant(path)
@@ -183,5 +179,4 @@ def _bound(statement: str, values: tuple[str, ...]) -> str:
 def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
     definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a b', OPTIONS))
     other = CopyInto(TABLE, '@"DB"."S".ST/a  b', OPTIONS).statement()
-
     assert KnownPipe(other, auto_ingest=False).differs_from(definition) is not None

@@ -158,7 +158,6 @@ def test_local_hands_over_to_the_services_own_command_line_and_its_help_names_ev
     assert "snowpipe-local" in of_service
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
-
     commands = re.findall(r"^    (\S+)", of_service, re.MULTILINE)
     assert f"({', '.join(commands)})" in " ".join(capfd.readouterr().out.split())
     assert len(commands) > 5
@@ -209,7 +208,6 @@ def test_a_shape_is_planned_as_json_and_arguments_reach_shape_policy_and_figures
     assert printed["shape"] == shape
     assert printed["plan"]["path"] == "copy"
     assert printed["plan"]["reasons"][0].startswith("a backfill")
-
     endless = ("--from", "{}", "--endless", "--arrival-rate", "1e6", "--freshness", "10", "--partitions", "2")
     printed = plan(*endless, "--path", "pipe", "--cost", "pipe_credits_per_gb=1", "-o", "json")
     found = json.loads(printed)["plan"]

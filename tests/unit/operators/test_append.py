@@ -108,7 +108,6 @@ class TestRows:
         append(rows=ROWS[:2], token_column="ID", channel="by_column")
         ctx = context()
         vars(ctx["ti"]).update(other)
-
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             append(ctx, rows=ROWS)
         assert snowpipe.channels["c"].rows == ROWS[:2]

@@ -54,7 +54,6 @@ class TestCrashes:
             load.write(partition, f"2{name}")
         load.crash("submit", AFTER)
         load.run(try_number=2)
-
         load.assert_every_row_is_there_once()
 
     def test_the_stream_finishes_what_was_begun_and_no_more(self, load: Load) -> None:
@@ -64,7 +63,6 @@ class TestCrashes:
         with pytest.raises(errors.SourceUnavailableError, match="SnowpipeLoadOperator"):
             operator.units()._source.claim({}, {})
         operator._file_loading(task_context("r2", 1, load.began)).finish(operator.units())
-
         assert sorted(load.account.rows + later) == sorted(load.written)
         assert "a/4.ndjson" not in load.states
 
@@ -101,7 +99,6 @@ class TestBegun:
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run("r2", source={"path": str(copied)}, rebind=rebind)
         load.run("r3")
-
         load.assert_every_row_is_there_once()
 
     def test_a_loaded_file_that_has_other_content_since_is_refused(self, load: Load) -> None:
@@ -157,7 +154,6 @@ class TestBegun:
             load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
         with pytest.raises(AirflowFailException, match="load_uncertain_files"):
             load.run(try_number=2)
-
         load.account._copied.clear()
         load.run(try_number=3, options={"load_uncertain_files": True})
         load.assert_every_row_is_there_once()
@@ -306,7 +302,6 @@ class TestPipe:
         piped.account.finish()
         piped.write("a", "4.ndjson")
         piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
-
         piped.assert_every_row_is_there_once()
         assert {one["pipe_name"] for one in piped.account.history} == {"P", None}
 
@@ -336,7 +331,6 @@ class TestPipe:
         assert piped.states["a/3.ndjson"] == "pipe P taken"
         file.write_text(good)
         piped.run("r2")
-
         piped.assert_every_row_is_there_once()
         assert piped.states["a/3.ndjson"] == "pipe P"
 
@@ -408,7 +402,6 @@ class TestPipe:
         piped.account.history.clear()
         event = {"status": "success", "files": outcomes}
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
-
         piped.assert_every_row_is_there_once()
         assert (done["rows_loaded"], piped.states["a/3.ndjson"]) == (6, "pipe P")
 

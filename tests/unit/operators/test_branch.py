@@ -86,7 +86,6 @@ def test_the_tasks_of_the_other_paths_are_skipped(arguments, run_type, path):
 
 def test_the_path_of_the_run_before_stays_near_a_boundary():
     near, before = {"bytes": 5e9}, {"path": "stream", "is_forced": False}
-
     assert skipped(branch(source=near))[1]["path"] == "copy"
     assert skipped(branch(source=near), before=before)[1]["path"] == "stream"
     assert skipped(branch(source=near, remember=False), before=before)[1]["path"] == "copy"

@@ -57,7 +57,6 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
 
 def test_columns_are_matched_by_name_where_none_holds_json():
     arguments = copy_arguments(RunManifest("a", FILES, ("ID",)), lambda: TABLE, {"on_error": "CONTINUE"})
-
     form = {"type": "PARQUET", "use_logical_type": True, "binary_as_text": False}
     options = {"on_error": "CONTINUE", "file_format": form, "match_by_column_name": "CASE_SENSITIVE"}
     assert arguments == {"options": options}
@@ -66,7 +65,6 @@ def test_columns_are_matched_by_name_where_none_holds_json():
 def test_all_columns_are_named_where_one_holds_json():
     manifest = RunManifest("a", FILES, ("ID", 'a "b"', "V"), ("V",))
     arguments = copy_arguments(manifest, lambda: TABLE, {})
-
     assert arguments["columns"] == ["ID", 'a "b"', "V"]
     expressions = ['$1:"ID"::NUMBER(38,0)', '$1:"a ""b"""::VARCHAR(9)', 'PARSE_JSON($1:"V")']
     assert arguments["expressions"] == expressions
@@ -84,7 +82,6 @@ def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
 def test_the_outcome_of_copy_is_compared_with_what_was_written():
     manifest = RunManifest("a", FILES)
     folder: Any = SimpleNamespace(location="@S/f", reference=SimpleNamespace(path="f"))
-
     assert copied_value(manifest, folder, loads(3, 4), "fail", "T")["rows_loaded"] == 7
     with pytest.raises(FilesRejectedError, match=r"2\.parquet.*4 rows"):
         copied_value(manifest, folder, loads(3, 5), "fail", "T")

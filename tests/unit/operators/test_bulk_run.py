@@ -121,7 +121,6 @@ def test_a_run_that_was_made_again_takes_no_result_of_the_deleted_one(load: Load
         load.load()
     rows = list(load.account.rows)
     load.began += dt.timedelta(hours=1)
-
     for number in (1, 2):
         with pytest.raises(ConfigurationError, match="run_key"):
             load.load(number)
@@ -131,7 +130,6 @@ def test_a_run_that_was_made_again_takes_no_result_of_the_deleted_one(load: Load
 def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: Patch) -> None:
     monkeypatch.setattr(f"{__name__}.ROWS", [])
     done = load.load()
-
     assert (done["rows"], done["rows_loaded"], done["files"]) == (0, 0, {})
     assert "submit" not in load.account.calls
     assert load.load(try_number=2) == done
@@ -146,7 +144,6 @@ def test_the_next_try_leaves_every_row_once(tmp_path: Path, monkeypatch: Patch, 
             if not remembers:
                 load.account.statements.clear()
             done = load.load(try_number=2)
-
             load.assert_every_row_is_there_once()
             assert done["rows_loaded"] == 3
 
@@ -154,7 +151,6 @@ def test_the_next_try_leaves_every_row_once(tmp_path: Path, monkeypatch: Patch, 
 def test_what_is_done_is_not_done_again(load: Load) -> None:
     first = load.load()
     del load.account.calls[:]
-
     assert load.load(try_number=2) == first
     load.began += dt.timedelta(hours=1)
     assert load.load(try_number=2, clears=1) == first

@@ -93,7 +93,6 @@ class TestBackup:
         backup()
         before = path.read_text()
         snowpipe.channels["b"].committed = None
-
         with pytest.raises(AirflowFailException, match="SourcePositionError"):
             backup()
         assert path.read_text() == before

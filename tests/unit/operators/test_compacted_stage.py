@@ -71,7 +71,6 @@ class TestStaged:
         self, account: FakeAccount, tmp_path: Path
     ) -> None:
         first = self.attempt(tmp_path, 1)
-
         assert self.attempt(tmp_path, 2) == self.attempt(tmp_path, 3, "@local.PUBLIC.S/day") == first
         assert [f"day/{name}" for name in first] == list(account.stages["S"])
 
@@ -80,7 +79,6 @@ class TestStaged:
     ) -> None:
         early: list[str] = []
         late = self.attempt(tmp_path, 1, late=lambda: early.extend(self.attempt(tmp_path, 2)))
-
         assert late == early
         assert "/a2/" in late[0]
         assert len(account.stages["S"]) == 2
@@ -89,7 +87,6 @@ class TestStaged:
         self.attempt(tmp_path, 1)
         account.stages["S"].clear()
         again = self.attempt(tmp_path, 2)
-
         assert [f"day/{name}" for name in again] == list(account.stages["S"])
         assert self.attempt(tmp_path, 3) == again
 
@@ -128,7 +125,6 @@ class TestFound:
         (folder / "linked.csv").symlink_to(folder / "closed" / "b.csv")
         (folder / "broken.csv").symlink_to(folder / "gone.csv")
         (folder / "again").symlink_to(folder)
-
         found = {file.below: file.size for file in SourceFiles([str(folder)]).find()}
         assert found == {"a.csv": 2, "closed/b.csv": 4, "linked.csv": 4, "open/c.csv": 2}
         assert [file.below for file in SourceFiles([str(folder / "a.csv")]).find()] == ["a.csv"]

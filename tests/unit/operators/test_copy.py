@@ -81,7 +81,6 @@ def copying(monkeypatch: Patch) -> Copying:
 
 def test_a_folder_that_a_storage_console_made_is_no_file_to_load(copying: Copying) -> None:
     copying.account.stages["S"]["in/"] = b"folder"
-
     assert sorted(copying.run({})["files"]) == [*FILES]
 
 
@@ -91,7 +90,6 @@ def test_a_copy_signs_in_once_for_all_its_statements(copying: Copying, monkeypat
         AccountHook, "_connect", lambda hook: sign_ins.append(hook.snowflake_conn_id) or connect(hook)
     )
     copying.run({"purge": True})
-
     assert {"LIST", "LEDGER", "SHOW", "HISTORY", "REMOVE"} <= set(copying.account.calls)
     assert copying.account.calls.count("PLAN") == 1
     assert sign_ins == ["account"]
@@ -138,7 +136,6 @@ class TestForce:
         account._copy(f"COPY INTO T FROM @{'S' if by else 'OTHER'} ON_ERROR = CONTINUE", by, FILES)
         account.rows.clear()
         done = copying.run(options, number=2)
-
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
 
@@ -148,7 +145,6 @@ class TestForce:
         copying.began += dt.timedelta(milliseconds=1)
         done = copying.run()
         copying.run(number=2)
-
         assert sorted(done["files"]) == [*FILES, "e"]
         assert sorted(copying.account.rows) == sorted([*rows_of(*FILES), *rows_of(*FILES, "e")])
 
@@ -156,7 +152,6 @@ class TestForce:
         """Its first try has died before it could list its files."""
         copying.run()
         copying.began += dt.timedelta(hours=1)
-
         with pytest.raises(AirflowException, match="deleted run"):
             copying.run(number=2)
         assert sorted(copying.account.rows) == rows_of(*FILES)
@@ -170,7 +165,6 @@ class TestMappedInstances:
         copying.run(index=1, files=["a"], columns=["TWO"])
         copying.forget()
         done = copying.run(number=2, index=0, files=["a"], columns=["ONE"])
-
         assert copying.account.rows == [*rows_of("a"), *rows_of("a")]
         assert done["rows_loaded"] == 2
         copying.forget()
@@ -180,7 +174,6 @@ class TestMappedInstances:
     def test_a_retry_does_not_report_files_that_another_one_purged(self, copying: Copying) -> None:
         copying.killed("submit", BEFORE, {"purge": True}, index=0)
         copying.run({"purge": True}, index=1)
-
         with pytest.raises(NothingStagedError):
             copying.run({"purge": True}, number=2, index=0)
 
@@ -233,7 +226,6 @@ class TestEarlierTry:
         self.killed_while_it_runs(copying, {})
         task = copy_task()
         monkeypatch.setattr("time.sleep", lambda _: task.on_kill())
-
         with pytest.raises(Exception, match="stopped"):
             task.execute(task_context("r1", 2, copying.began))
         assert [one.failure is not None for one in copying.account.statements.values()] == [True]
@@ -281,7 +273,6 @@ class TestDeferral:
         copying.account.finish()
         task, event = copy_task(**given), {"status": "ended"}
         done = task.execute_complete(task_context(began=copying.began), event, **deferred.value.kwargs or {})
-
         assert (done["rows_loaded"], done["files"]["e"]["status"]) == (8, "LOAD_FAILED")
         assert [row["part"] for row in copying.account.ledger.rows] == [1]
 
@@ -306,7 +297,6 @@ class TestPipes:
 
     def test_files_that_wait_in_a_paused_pipe_are_not_copied(self, copying: Copying, pipe: Pipe) -> None:
         pipe.queue, pipe.is_paused = ["a"], True
-
         self.refused(copying, self.PIPE, "PAUSED", "force=True")
         copying.account.finish()
         assert copying.account.rows == ["a1", "a2"]
@@ -340,7 +330,6 @@ class TestPipes:
     ) -> None:
         copying.account.fault(call, BEFORE, StatementError(min(NOT_AUTHORIZED), "insufficient privileges"))
         copying.run({})
-
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert "not known" in caplog.text
 
@@ -378,7 +367,6 @@ class TestRunAgain:
         copying.forget_loads()
         copying.account.created += dt.timedelta(seconds=replaced)
         done = copying.run(options, number=2)
-
         assert sorted(copying.account.rows) == rows_of(*FILES)
         again = copying.run(options, number=3)
         assert sorted(copying.account.rows) == rows_of(*FILES)
@@ -428,7 +416,6 @@ class TestRunAgain:
         copying.run({})
         copying.account.history.clear()
         done = copying.run({}, number=3)
-
         assert copying.account.rows == rows_of(*FILES)
         assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
 

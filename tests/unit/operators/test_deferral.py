@@ -127,7 +127,6 @@ def test_skipped_rows_fail_the_task_for_good(lab, when):
     lab.channel.committed = TOKENS[0]
     deferred = lab.defer() if when == "after the wait" else None
     lab.channel.committed, lab.channel.rows_error_count = TOKENS[-1], 1
-
     with pytest.raises(AirflowFailException, match="RowsRejectedError"):
         lab.execute() if deferred is None else lab.resume(deferred, success())
     seen = lab.ti.xcoms["observed"]["channels"][CHANNEL]

@@ -174,7 +174,6 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one(lab, leftovers, e
         lab.end_driver(PASSING)
     wait_until(lambda: not lab.location().processes())
     lab.end_driver(DONE)
-
     assert lab.execute()["rows"] == 2
     assert lab.submissions == 2
     assert leftovers() == []
@@ -187,7 +186,6 @@ def test_a_state_without_a_location_of_this_machine_is_not_followed(lab, capsys)
     lab.end_driver(DONE)
     lab.execute()
     execute({**lab.options, "durable": False}, lab.state)
-
     assert lab.submissions == 2
     assert "elsewhere" in capsys.readouterr().out
     assert lab.state.values() == {}

@@ -97,7 +97,6 @@ class TestStaging:
         self.stage(str(folder))
         assert self.stage(str(folder), if_staged="fail")["skipped"] == names
         (folder / "b.csv").write_text("2,longer\n")
-
         assert self.stage(str(folder), if_staged="skip")["uploaded"] == []
         with pytest.raises(AirflowFailException, match="content"):
             self.stage(str(folder), if_staged="fail")

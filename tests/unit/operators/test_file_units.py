@@ -24,7 +24,6 @@ class TestLoad:
         load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
         load.write("a", "2.ndjson")
         load.channels.inserted[A] += 1
-
         with pytest.raises(AirflowFailException, match=r"ImbalanceError.*1 more"):
             load.run(on_imbalance="fail")
         assert "PUT" not in load.account.calls
@@ -35,7 +34,6 @@ class TestLoad:
         load.write("a", "1.ndjson", 3)
         (load.folder / "a" / "2.ndjson").write_text('{"ID":7}{"ID":8}\n')
         choice = load.operator(path="auto", shape={"backfill": True})._choice({"backfill": True})
-
         assert choice.plan is not None
         assert choice.plan.path.value == "copy"
         assert choice.path()[0].value == "stream"
@@ -94,7 +92,6 @@ class TestLoad:
         load.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
         load.append("a/1.ndjson", "\n\n")
         load.write("a", "2.ndjson")
-
         assert load.run()["rows_loaded"] == 2
         load.assert_every_row_is_there_once()
 
@@ -160,7 +157,6 @@ class TestTokens:
         load.write("a", "3.ndjson")
         load.run()
         load.assert_every_row_is_there_once()
-
         shutil.rmtree(load.folder / LOG_FOLDER)
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run("r2")
@@ -242,7 +238,6 @@ class TestChoice:
         context["dag_run"].run_type = "backfill"
         load.operator(path="auto").execute(context)
         plan, outcome = (context["ti"].xcom_pull(key=key) for key in ("plan", "outcome"))
-
         load.assert_every_row_is_there_once()
         assert (plan["path"], plan["is_forced"]) == ("copy", False)
         assert "a backfill" in plan["reasons"][0]
@@ -252,7 +247,6 @@ class TestChoice:
     def test_what_is_streamed_in_part_is_finished_by_the_stream(self, load: Load, files: list[str]) -> None:
         load.stream(A, "1.ndjson:2", *files[:2])
         path, why = self.choice(load, {"backfill": True}).path()
-
         assert path == "stream"
         assert "up to row 2" in str(why)
 

@@ -146,7 +146,6 @@ class TestSecret:
         lab.kubernetes.play("Running", lab.leave, "Succeeded")
         with caplog.at_level(logging.DEBUG):
             lab.execute(driver_secret="create", verbose=True)
-
         (one,) = lab.kubernetes.submissions
         (made,) = lab.kubernetes.made
         encoded = made["data"]["credentials"]

@@ -57,7 +57,6 @@ def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan
     account = LoadAccount(hook, LoadPolicy(), context())
     load = account.measured(plan, "T", {"path": "copy", "files": {}}, actual)
     kept = replace(load, latency=-5.0)
-
     assert (load.seconds, load.latency) == (0.0, None)
     assert LoadPolicy.of(None, None, [kept] * 3).measured == {}
 
@@ -72,7 +71,6 @@ class TestLatency:
             task_id="load", source="@FILES", table=table, schema="S", file_pipe="P", remember=remember
         )
         choice = operator._choice({}, context({"outcome": {"loads": loads}}))
-
         assert choice.policy.floor(PIPE) == floor
 
     def test_the_load_operator_keeps_what_it_measured(self, monkeypatch):
@@ -83,7 +81,6 @@ class TestLatency:
         task["ti"].xcoms["plan"] = plan_load(STAGED, LoadPolicy(has_pipe=True)).as_json()
         operator._concluded(task, {"path": "pipe", "files": {"a.csv": {}}}, {"rows": 10, "bytes": 24e6})
         outcome = task["ti"].xcoms["outcome"]
-
         assert outcome["loads"][0] == before.as_json()
         assert outcome["loads"][1]["latency"] == outcome["actual"]["latency"] == pytest.approx(160, abs=2)
         assert outcome["actual"]["credits"] == pytest.approx(0.024 * 0.0037)

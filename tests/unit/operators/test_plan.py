@@ -37,7 +37,6 @@ def targets(plan, **context):
 def test_the_job_reads_what_the_plan_specifies():
     given = {**GIVEN, "work_path": "s3://conn@b/w/", "on_error": "continue"}
     (text,) = SnowpipePlan(**given, table="T").arguments()
-
     plan = JobPlan.from_json(text)
     assert "\n" not in text
     assert (plan.pipe, plan.source) == (PipeName("DB", "S", "T-STREAMING"), GIVEN["source"])

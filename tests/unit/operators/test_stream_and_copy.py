@@ -161,7 +161,6 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
         compared += Mixed(
             tmp_path / "x", (mark + content).encode(), chance.choice([16, 1 << 20]), **source
         ).check()
-
     assert compared > 20
 
 
@@ -178,14 +177,12 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
 def test_copy_refuses_lines_that_are_no_documents(tmp_path: Path, content: str, line: int | None) -> None:
     mixed = Mixed(tmp_path / "x", content.encode())
     why = why_not_copy_file(mixed.spec, mixed.file)
-
     assert why is None if line is None else f"line {line} " in str(why)
 
 
 @pytest.mark.parametrize("head", ["\nA,B\n", '"A\nA",B\r\n'])
 def test_copy_is_refused_for_a_header_that_is_more_than_the_first_line(tmp_path: Path, head: str) -> None:
     mixed = Mixed(tmp_path / "x", f"{head}1,2\n".encode(), format={"type": "csv", "column_names": NAMES})
-
     assert mixed.streamed() == [{"A": "1", "B": "2"}]
     assert "first line for the header" in str(why_not_copy_file(mixed.spec, mixed.file))
 
@@ -231,7 +228,6 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
     options = CopyOptions.of(arguments["options"])
     copy = CopyInto(("D", "S", "T"), "@D.S.G/a (b)", options, arguments.get("columns"))
     judged = RowOptions.of_statement(copy.statement())
-
     assert judged.differences(row_options(spec(**source), {})) == []
     assert judged.doubts() == []
 
@@ -240,6 +236,5 @@ def test_what_an_interrupted_copy_has_loaded_counts_with_the_rest() -> None:
     one = {"rows_loaded": 2, "rejected": 1, "bytes": 4, "files": {"a": 1}, "loaded_before": {}}
     two = {"rows_loaded": 3, "rejected": 1, "bytes": 5, "files": {"b": 2}, "loaded_before": {"c": 3}}
     found = joined_value({**one, "partitions": {"p": 2}}, {**two, "partitions": {"p": 2, "q": 1}})
-
     loads = {"rows_loaded": 5, "rejected": 2, "files": {"a": 1, "b": 2}, "loaded_before": {"c": 3}}
     assert found == {**loads, "bytes": 9, "partitions": {"p": 4, "q": 1}}

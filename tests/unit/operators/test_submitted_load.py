@@ -47,7 +47,6 @@ def settle(snowpipe):
 @pytest.mark.parametrize("committed", [None, "8"])
 def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, settle, committed):
     snowpipe.channel("c", committed=committed, rows_error_count=3)
-
     with pytest.raises(AirflowException, match="CommitTimeoutError") as behind:
         settle(kept())
     assert type(behind.value) is AirflowException
@@ -58,7 +57,6 @@ def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_rows_that_earlier_tries_had_rejected_count_after_the_deferral(snowpipe, settle, awaited, on_error):
     snowpipe.channel("c", committed="9", rows_error_count=5)
-
     with pytest.raises(AirflowFailException, match=r"RowsRejectedError.*skipped 2"):
         settle(kept(), on_error=on_error, awaited=awaited)
     (channel,) = settle(kept(), on_error="continue", awaited=awaited).report.channels
@@ -72,7 +70,6 @@ class TestMemory:
         memory.keep_sent(kept())
         memory.forget_driver()
         assert memory.sent() is None
-
         for context in ({}, {"task_state_store": store}):
             memory = DriverMemory(context, durable=False)
             memory.keep_sent(kept())

@@ -156,7 +156,6 @@ def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: Fake
     account.fault("submit", BEFORE, CrashError())
     with pytest.raises(CrashError):
         copy()
-
     kept_out = refused(ingest)
     assert isinstance(kept_out, FilesGivenTwiceError)
     assert kept_out.retryable
@@ -195,7 +194,6 @@ class TestForeign:
     def test_files_that_a_foreign_pipe_loads_beside_copy_fail_each_try(self, account: FakeAccount) -> None:
         account.meanwhile("submit", BEFORE, lambda: given_to_a_foreign_pipe(account, "a"))
         first, again = refused(copy), refused(lambda: copy(number=2))
-
         assert account.rows.count("a1") == 2
         for found in (first, again):
             for word in ("loaded twice", "'a' by COPY", f"'a' by pipe {PIPE}", "Delete", "force=True"):
@@ -210,7 +208,6 @@ class TestForeign:
         assert waiting.retryable
         for word in (PIPE, "queue", "has put", "force=True"):
             assert word in str(waiting)
-
         account.finish()
         assert "loaded twice" in str(refused(lambda: copy(number=2)))
 
@@ -218,7 +215,6 @@ class TestForeign:
     def test_files_copied_beside_a_pipe_fail_the_task(self, account: FakeAccount, call: str) -> None:
         account.meanwhile(call, AFTER, lambda: account.copy("a"))
         found = refused(ingest)
-
         for word in ("loaded twice", "'a' by COPY", f"'a' by pipe {PIPE}", "Delete"):
             assert word in str(found)
         assert account.rows.count("a1") == 2
@@ -266,7 +262,6 @@ def test_each_run_loads_what_is_new_after_runs_of_either_way(loading: Loading, w
     for number, way in enumerate(ways):
         loading.account.put(f"{number}", f"{number}-1", f"{number}-2")
         done = loading.run(way)
-
         assert (done["path"], done["rows_loaded"], list(done["files"])) == (way, 2, [f"{number}"])
         assert sorted(done["loaded_before"]) == [str(one) for one in range(number)]
         assert all(one["rows_loaded"] == 2 for one in done["loaded_before"].values())
@@ -303,7 +298,6 @@ def test_a_file_that_another_way_loaded_in_part_fails_the_task(loading: Loading,
     other = None if way == "pipe" else PIPE
     loading.account.put("a", "a1", "bad")
     loading.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", other)
-
     assert "FilesRejectedError" in loading.refused(way)
     assert loading.run(way, on_error="continue")["loaded_before"]["a"]["rows_loaded"] == 1
     assert loading.account.rows == ["a1"]
@@ -316,7 +310,6 @@ def test_a_file_staged_again_after_another_way_has_loaded_it_is_refused(loading:
     loading.run("pipe" if way == "copy" else "copy")
     loading.stage_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
     loading.account.put("a", "a1", "a2")
-
     text = loading.refused(way)
     assert "under other names" in text
     assert "SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True" in text
@@ -343,7 +336,6 @@ def test_a_file_older_than_load_history_is_not_loaded_again(
     account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
     account.pipes = dict(pipes)
     done = loading.run(way)
-
     assert account.rows == ["a1"]
     assert (done["files"], list(done["loaded_before"])) == ({}, ["a"])
 
@@ -376,7 +368,6 @@ def test_a_try_by_the_pipe_keeps_the_copy_of_an_earlier_one_from_being_committed
     account.holds = False
     done = loading.run("pipe", number=2)
     account.finish()
-
     assert account.rows == ["a1"]
     assert (done["rows_loaded"], list(done["loaded_before"])) == (1, [])
 
@@ -400,7 +391,6 @@ def test_auto_takes_copy_where_a_pipe_would_not_do_what_the_options_ask_for(
     loading.account.pipes[PIPE] = Pipe(f"COPY INTO t FROM '@S' {form}")
     loading.account.put("a.csv", "a1")
     keep_coming = {"bounded": False, "arrival_rate": 1000.0, "freshness": 120}
-
     assert loading.run("auto", shape=keep_coming, options=options)["path"] == path
     assert ("options has " in capsys.readouterr().out) == (path == "copy")
 
@@ -432,5 +422,4 @@ def test_a_file_staged_again_within_the_second_in_which_another_way_loaded_it_is
     loading.account.history[0]["last_load_time"] = staged + dt.timedelta(seconds=0.5)
     assert loading.run(way)["loaded_before"]["a"]["rows_loaded"] == 1
     loading.account.put("a", "a2")
-
     assert "under other names" in loading.refused(way)

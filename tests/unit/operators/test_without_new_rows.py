@@ -181,7 +181,6 @@ def test_rebind_without_a_new_row_is_in_the_token_of_the_next_run(lab):
     before = replace(found.binding, reading="text")
     token = loaded(unit_offset(found, "2.ndjson:2"), 5, binding=before)["committed"]
     lab.snowpipe.channels["p_src_a"].committed = token
-
     assert not lab.starts_spark(rebind="continue")
     assert not lab.starts_spark()
     assert shown(lab.snowpipe.channels["p_src_a"].committed) == "2.ndjson:2"

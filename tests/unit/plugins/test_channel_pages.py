@@ -73,7 +73,6 @@ class TestTime:
             oauth = {"authenticator": "oauth", "grant_type": "client_credentials"}
             text = in_time(kind, token_endpoint=endpoint, **oauth)
             server.shutdown()
-
         assert "no OAuth token" in text
 
     @pytest.mark.parametrize(

@@ -187,7 +187,6 @@ class TestBounds:
             airflow_tables.leave(
                 run=f"r{run}", minutes_ago=1440 * run + 1, **streamed({"a": {"to": "f:1", "rows": 1}})
             )
-
         assert len(read().tasks) == 6
         assert len(read(days=3).tasks) == 3
         latest = read(tasks=2)

@@ -146,7 +146,6 @@ class TestAudit:
         airflow_tables.leave(run="r1", minutes_ago=60, task="audit", audit=audited())
         texts = ["table ORDERS has 9 rows, 1 fewer <b>"]
         airflow_tables.leave(run="r2", task="audit", state="failed", audit=audited(texts))
-
         of_task = ("/dags/orders/tasks/audit", "/dags/orders/runs/r2/tasks/audit/-1")
         for page in (get(OF_PIPE, **PIPE), *map(get, of_task)):
             (shown,) = audits(page.text)

@@ -291,7 +291,6 @@ class TestRescheduled:
         answers(LATE)
         store = FileState(tmp_path / "state.json")
         first, second = (context(number, task_state_store=store) for number in (1, 2))
-
         assert not self.poll(first, stall_timeout=60)
         clock.sleep(61)
         assert not self.poll(second, stall_timeout=60)

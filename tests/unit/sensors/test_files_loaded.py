@@ -68,7 +68,6 @@ def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(monkeypatch, n
     with DAG("d", schedule=None, render_template_as_native_obj=True):
         sensor = make(stage="@S", **{"files": None, name: "{{ nothing }}"})
     sensor.render_template_fields({"nothing": None})
-
     with pytest.raises(AirflowFailException, match="files is None and prefix is None"):
         sensor.execute({"ti": TaskInstance()})
 

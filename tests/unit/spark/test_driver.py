@@ -481,7 +481,6 @@ class TestVerify:
                 run.verify()
             assert (missing.value.channel, shown(missing.value.target)) == ("job_src_q", "3")
             assert by_channel(run, "committed") == {"job_src_p": True, "job_src_q": False}
-
         del snowpipe.channels["job_src_q"]
         with pytest.raises(errors.CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
             run.verify()
@@ -491,7 +490,6 @@ class TestVerify:
         channel = snowpipe.channels["job_src_p"]
         channel.rows_inserted = 6
         make_run(P).prepare()
-
         channel.rows_inserted = 4
         run = make_run(P, on_imbalance="fail")
         load(run)

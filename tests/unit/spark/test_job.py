@@ -95,7 +95,6 @@ def test_start_file_that_is_none_or_half_written_is_refused():
         *({"files_behind": files} for files in (7, [[1]], [[1, "5", 1]], [["1.log", 5, 1]])),
     )
     texts = [json.dumps({"c": {**whole, **one}}) for one in wrong]
-
     half = ["", '{"c": {"rej', "[1]", '{"c": 7}', '{"c": {}}']
     refused(ConfigurationError, read_start, [*half, *texts], START_FILE)
 

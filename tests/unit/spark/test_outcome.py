@@ -77,7 +77,6 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_t
     now = {name: status(9, name, last_error_message=f"error of {name}", **known) for name in "abc"}
     rejected = {"a": 1, "b": 4, "c": 0}
     reports = [replace(REPORT, channel=name, rejected=count) for name, count in rejected.items()]
-
     with pytest.raises(errors.RowsRejectedError, match=r"5 rows on 2 channel.*ERROR_TABLE\(T\)") as refused:
         outcome.refuse_rejected_rows(PIPE, reports, now)
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)

@@ -57,7 +57,6 @@ def test_every_field_of_a_plan_comes_back():
     unset = {one.name for one in fields(plan) if getattr(plan, one.name) == one.default}
     assert unset == {"check_rows", "credentials_variable", "credentials_from"}, "do not go with the others"
     checked = replace(PLAN, check_rows=True)
-
     assert [JobPlan.from_json(one.to_json()) for one in (plan, checked)] == [plan, checked]
 
 

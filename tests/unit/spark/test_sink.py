@@ -101,7 +101,6 @@ def ids(snowpipe, channel="c"):
 
 def test_task_sends_every_row_in_order_with_its_tokens_and_ends_at_the_commit(snowpipe, load):
     result = load()
-
     calls = ["status c", "open c", "append c 0..1", "append c 2..3", "append c 4..5", "status c"]
     assert snowpipe.did() == calls
     assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]

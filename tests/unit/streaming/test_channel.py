@@ -129,7 +129,6 @@ class TestBatches:
             snowpipe.clock.sleep(0.02)
             assert codec.began.wait(60)
             sent(channel, 1, 1)
-
         assert codec.most == 1
         assert snowpipe.did("append") == ["append c 0..0", "append c 1..1"]
 

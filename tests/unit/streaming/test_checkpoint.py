@@ -128,7 +128,6 @@ class TestNames:
         """As docs/reference/checkpoints.md has it."""
         log = "split by type 'directory' of the source log 5d41402abc4b2a76"
         files = Binding(f"files '*.ndjson', {log}, partition 'EWR'", "ndjson")
-
         assert (files.digest, files.source_digest) == ("f5dd20c7b4344e34", "f5dd20c7b4")
         assert Checkpoint.parse(source(EU).token(THIRD, 5, 0)).source == EU.source_digest
         assert EU.source_digest == EU_OTHERWISE.source_digest != US.source_digest

@@ -79,7 +79,6 @@ class TestVerdict:
         complete = integers({"a": "5", "b": "5"}, status("a", "7"), *others)
         three = {"c1": "a:5", "c2": "a:5", "c3": "a:5"}
         behind = verdict_of(three, status("c1", "a:5"), status("c2", "a:4"), status("c3", "a:6"))
-
         assert complete == CommitVerdict(WaitState.COMPLETE, {"a": "7", "b": "5"}, done=2, total=2)
         assert str(complete) == "2 of 2 channels committed"
         assert (behind.state, behind.done, behind.total) == (WaitState.WAITING, 2, 3)
@@ -158,7 +157,6 @@ class TestVerdict:
     def test_of_a_channel_that_counts_other_rows_than_its_checkpoint_fails_if_it_is_to(self, rows, caplog):
         found = status("c", token("a:5", rows=4), rows_inserted=rows - 1, rows_error_count=1)
         targets = {"c": token("a:5")}
-
         verdict = verdict_of(targets, found, format_name=None, on_imbalance="fail")
         assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.IMBALANCE)
         assert "'c'" in verdict.message
@@ -213,7 +211,6 @@ class TestTargets:
         target = ChannelTarget("a.log:5", "file:line", 3, 120)
         text = json.dumps({"c": target.to_json()})
         loads = [{"a": "1", "b": "2"}, {"c": "3"}]
-
         assert CommitTargets.parse(text).targets["c"] == target
         assert all_targets(loads) == all_targets(json.dumps(loads)) == {"a": "1", "b": "2", "c": "3"}
         assert all_targets([{"a": "1"}, {"a": "1"}]) == {"a": "1"}
@@ -435,7 +432,6 @@ class TestRound:
         ):
             source = Source(error, "c100")
             polled = poll_statuses(source, NAMES)
-
             assert len(source.asked) == 2
             assert sorted(polled.statuses) == NAMES[:100]
             assert polled.errors == dict.fromkeys(NAMES[100:], error)

@@ -252,7 +252,6 @@ def test_watch_polls_all_channels_until_the_time_is_over_and_names_the_one_that_
     admin.watch_channels(client, [], 1.2)
     assert snowpipe.did("status") == ["status a,b"] * 4
     assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
-
     snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
     with pytest.raises(errors.WriterActiveError, match=r"'b'.*went from 1~.* to 2~"):
         admin.watch_channels(client, ["a", "b"], 10)
@@ -312,7 +311,6 @@ class TestReported:
             admin.mark_reported(client, {"c": before})
             put(writer, 11)
         snowpipe.commit()
-
         assert snowpipe.channels["c"].committed == token(11, rows=12)
         assert len(snowpipe.channels["c"].rows) == 11
         assert "'c' will be reported again" in caplog.text

@@ -89,7 +89,6 @@ class TestAdmission:
         texts = ["x", "\N{GRINNING FACE}" * 300, "\N{RIGHT-TO-LEFT OVERRIDE}"]
         for at in range(10):
             gate.admit(_part(3 * at + 1, *(json.dumps(one, ensure_ascii=False) for one in texts)))
-
         first, second, third, *more = gate.unloaded
         assert first == UnloadedRow("a/b", "1", first.reason, '{"ID":"x"}')
         assert "'ID'" in first.reason
@@ -206,7 +205,6 @@ class TestAttempts:
         for first in (2, 3, 4, 5, 7):
             assert earlier.admit(_part(first, '"x"')) is None, "no token passes it"
         later = _gate(tmp_path, committed=IntegerOffset(1))
-
         later.admit(_part(3, 3, 4, '"y"'))
         later.settle(None)
         later.settle(IntegerOffset(5))

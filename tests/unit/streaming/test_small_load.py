@@ -134,7 +134,6 @@ class TestCommittedBefore:
         with pytest.raises(errors.ImbalanceError, match="1 more"):
             append(on_imbalance="fail")
         appends = snowpipe.appends()
-
         channel.rows_inserted = 11
         with pytest.raises(errors.ImbalanceError, match="2 fewer"):
             append(batch=8, on_imbalance="fail")
@@ -235,7 +234,6 @@ class TestRejectedRows:
         snowpipe.holds_commits = True
         load = append(wait_for_commit=False)
         snowpipe.commit()
-
         with snowpipe.client() as client:
             found = client.channel_statuses(["c"])
         owed = ChannelTarget(load.target_token, errors=load.errors).to_json()

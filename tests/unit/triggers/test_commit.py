@@ -103,7 +103,6 @@ class TestSharing:
 
     def test_waiters_of_a_pipe_share_each_request(self, service, run_all, rounds, good):
         found = run_all(*good)
-
         assert [one["tokens"] for one in found] == [{f"c{number}": "a:1"} for number in range(101)]
         assert [len(names) for names in rounds[:6]] == [100, 1, 100, 1, 100, 1]
         assert len(rounds) <= 8

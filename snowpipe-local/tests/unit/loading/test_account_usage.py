@@ -52,7 +52,6 @@ def test_loads_of_all_databases_show_with_their_tables(local):
 def test_the_time_of_a_query_follows_the_clock_that_loads_are_dated_by(local):
     local.catalog.clock.move(30 * DAY)
     recent = f"SELECT file_name FROM {COPIES} WHERE last_load_time > DATEADD(day, -{{}}, CURRENT_TIMESTAMP())"
-
     assert local.sql(recent.format(29)) == []
     assert local.sql(recent.format(31)) == [{"file_name": "a.csv"}]
     (row,) = local.sql("SELECT CURRENT_TIMESTAMP() AS now, CURRENT_DATE AS today, SYSDATE() AS utc")

@@ -374,7 +374,6 @@ def test_refusal_ends_the_wait_for_the_first_task_unless_it_decides_just_then(ot
     if decision:
         others.at_poll(1, 0, "compares")
         others.at_poll(3, 0, decision)
-
     if decision == "sends":
         task.wait()
     else:

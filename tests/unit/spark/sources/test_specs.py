@@ -156,7 +156,6 @@ class TestChannelsOfKafka:
         assert plain.channel("loader", plain.default_name, "orders_7") == "loader_orders_7"
         with pytest.raises(ConfigurationError, match=r"named by their topic.*leave source_name out"):
             plain.channel("loader", "mine", "orders_7")
-
         for name, prefix in CONNECTORS.items():
             taken = spec("kafka", connector_name=name)
             assert (taken.channel_prefix, taken.group_id) == (prefix, f"connect-{name}")

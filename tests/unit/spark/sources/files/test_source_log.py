@@ -249,7 +249,6 @@ class TestFilesThatAreTheSame:
         path.write_bytes(path.read_bytes() + b'\n{"ID": 4}')
         loads.run()
         assert (str(loads.committed["eu"]), loads.table) == ("3/b.ndjson:1", [1, 2, 4, 3])
-
         path.write_bytes(path.read_bytes() + b', "A": 1}\n')
         with pytest.raises(SnowpipeError, match="complete"):
             loads.run()
@@ -284,7 +283,6 @@ class TestFilesThatChanged:
         path.unlink()
         loads.write("us/a.ndjson", 5)
         loads.run()
-
         assert sorted(loads.table) == [1, 2, 3, 4, 5]
 
     def test_before_a_row_was_committed_are_loaded_as_they_are_now(self, loads):
@@ -303,7 +301,6 @@ class TestFilesThatChanged:
         loads.use(on_changed_files=policy, after_commit="delete")
         loads.run()
         loads.run()
-
         assert (loads.table, path.exists()) == (rows, policy == "ignore")
         assert ("a.ndjson" in caplog.text) is (policy == "ignore")
 
@@ -421,7 +418,6 @@ class TestLog:
         loads.run()
         assert not (loads.folder / LOG_FOLDER).exists()
         assert len(list(elsewhere.iterdir())) == 1
-
         (elsewhere / "file").write_text("")
         loads.use(log_path=str(elsewhere / "file"))
         with pytest.raises(SnowpipeError, match="log_path"):
@@ -435,7 +431,6 @@ class TestLog:
         loads.run()
         loads.committed["eu"] = behind
         (partition,) = loads.source().partitions()
-
         assert not partition.is_done(behind)
         loads.run()
         assert loads.table == [1, 2, 3, 4, 3, 4]
@@ -493,7 +488,6 @@ class TestCleaning:
         path.write_bytes(path.read_bytes() + b'{"ID": 2}')
         loads.run()
         assert path.exists()
-
         path.write_bytes(path.read_bytes() + b"\n")
         loads.run()
         assert (path.exists(), loads.table) == (False, [1, 2])

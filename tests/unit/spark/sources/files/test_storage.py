@@ -93,7 +93,6 @@ def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_oth
     data = random.Random(7).randbytes(40 << 20)
     put("big", data)
     path = f"{lake.url}/big"
-
     with lake.storage.open(path, lake.storage.stat(path).version) as stream:
         assert stream.read(10) == data[:10]
         put("big", bytes(len(data)))
@@ -164,7 +163,6 @@ def test_the_keys_of_a_connection_are_not_mixed_with_the_environment(s3, lake, m
     with wire_to(s3.port) as wire:
         wire.edit = lambda request: seen.append(request) or request
         list(storage_of(lake.url, s3.options(wire.port, aws_session_token=token)).files())
-
     (request,) = seen
     assert f"Credential={KEY_ID}/".encode() in request
     assert re.findall(rb"(?i)x-amz-security-token: (\S+)", request) == ([token.encode()] if token else [])

@@ -164,7 +164,6 @@ PASSWORD = "canary-password"
 def test_azure_is_read_by_a_shared_access_signature_whatever_the_environment_has(azurite, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"AAAA{KEY[4:]}")
     storage = storage_of("az://lake/signed", azurite.signed_options())
-
     assert storage.create("a b", b"1")
     assert [one.name for one in storage.files()] == ["a b"]
     assert storage.open(storage.path("a b")).read() == b"1"
@@ -223,7 +222,6 @@ def test_a_target_that_is_there_is_not_replaced(hdfs, storage, http_fs):
 class TestRefusals:
     def test_name_what_is_not_there(self, hdfs, storage):
         hdfs.put("/in2/a", b"")
-
         assert "does not exist" in _refused(
             lambda: list(storage.files()), errors.SourceMissingError, storage.root
         )
@@ -412,6 +410,5 @@ def test_the_next_files_are_asked_for_while_one_is_read_and_each_once(hdfs):
     parts = partition.read(partition.resume(None), BatchLimits())
     found = [bytes(next(parts).body)]
     wait_until(lambda: [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 11)
-
     assert found + [bytes(part.body) for part in parts] == lines
     assert [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 20

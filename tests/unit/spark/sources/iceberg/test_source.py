@@ -93,7 +93,6 @@ def test_rows_come_in_the_order_of_snapshots_and_files_with_their_numbers(orders
     for ids in (range(50, 61), range(5), [99]):
         orders.append(ids)
     partition = _partition(orders, metadata={"V": "version", "N": "row", "R": "run_id"})
-
     assert _ids(partition) == [*range(50, 61), *range(5), 99]
     assert _ids(partition, 1, 7) == [*range(57, 61), *range(5), 99]
     rows = _rows(partition, BatchRowOffset(2, 4))
@@ -109,7 +108,6 @@ def test_compaction_adds_no_rows_and_those_that_were_not_committed_are_missed_wh
     orders.compact()
     orders.append([20])
     partition = _partition(orders)
-
     assert _ids(partition) == [*range(15), 20]
     assert _ids(partition, 2, 5) == [20]
     orders.expire(keep=1)
@@ -278,7 +276,6 @@ def test_data_file_that_is_gone_or_replaced_is_refused(orders):
     partition = _partition(orders)
     (snapshot,) = partition.history.snapshots
     (file,) = snapshot.files
-
     pq.write_table(pa.table({"ID": [1]}), file.path.removeprefix("file://"))
     with pytest.raises(errors.SourcePositionError, match=r"has 1 row, its snapshot states 3"):
         _rows(partition)

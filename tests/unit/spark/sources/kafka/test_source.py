@@ -115,7 +115,6 @@ class TestGroup:
         assert [_read(one) for one in first.partitions()] == [[]] * 4
         first.finish({})
         assert committed(f"g-{topic}") == [5, 0, 0, 0]
-
         write(range(5, 8))
         write([8], partition=1)
         second = source(start="latest", group_id=f"g-{topic}")
@@ -224,7 +223,6 @@ def test_brokers_that_do_not_answer_are_named_in_time_also_while_reading(source,
     away = {"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 0.1}
     with pytest.raises(errors.SourceUnavailableError, match=r"Kafka at 127.0.0.1:1: topic 't': no answer"):
         source(topics=["t"], **away).partitions()
-
     write(range(3))
     (zero, *_) = source().partitions()
     for name, value in away.items():

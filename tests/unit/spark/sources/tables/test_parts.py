@@ -121,7 +121,6 @@ def test_columns_show_the_run_and_the_row_of_a_version():
     extra = module.RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
     batches = [_batch([1, 2, 5, 1, 2], [7, 7, 7, 8, 8])]
     parts = module.versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
-
     assert [json.loads(line) for line in _body(list(parts)).splitlines()] == [
         {"R": "r1", "V": version, "N": row, "K": key}
         for version, row, key in ((7, 2, "2"), (7, 3, "5"), (8, 1, "1"), (8, 2, "2"))
