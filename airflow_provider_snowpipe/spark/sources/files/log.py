@@ -300,7 +300,7 @@ def plan(
     units = log.live_units
     fresh, last = _fresh(found, units, owner)
     renamed = _renamed(found, fresh, last, units, contents)
-    vacated = {one.name for one in renamed.values()}
+    vacated = {one.name for one in renamed.values() if last.get(one.name) == one}
     last_in = last_files(found, {one.partition for one in fresh})
     new: list[tuple[tuple[Any, ...], Unit]] = []
     changed: list[Changed] = []
