@@ -15,6 +15,7 @@ import operator
 import re
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -99,6 +100,8 @@ class FakeLedger:
         self.rows: list[Row] = []
 
     def read(self, statement: str, values: list[Any]) -> list[Row]:
+        if " OR SOURCE_LOG = " in statement:
+            return self._of_source(values)
         found = self._matching(statement.partition(" WHERE ")[2], iter(values))
         return sorted(found, key=lambda row: row["part"]) if "ORDER BY PART" in statement else found
 
@@ -146,11 +149,9 @@ class FakeLedger:
     def logs(self, _: str, values: list[Any]) -> list[Row]:
         """The last entries of source logs that have given files of a source, or the own log."""
         found: dict[tuple[Any, ...], int] = {}
-        for row in self.rows:
-            is_meant = row["source"] == values[1] or row["source_log"] == values[2]
-            if is_meant and row["state"] in ("planned", "loaded", "submitted"):
-                key = row["source_log"], row["state"]
-                found[key] = max(found.get(key, 0), row["source_entry"])
+        for row in self._of_source(values):
+            key = row["source_log"], row["state"]
+            found[key] = max(found.get(key, 0), row["source_entry"])
         names = ("source_log", "state")
         return [{**dict(zip(names, key, strict=True)), "last_entry": last} for key, last in found.items()]
 
@@ -172,6 +173,10 @@ class FakeLedger:
         row |= {"rows_loaded": good or row["rows_loaded"], "query_id": str(uuid.uuid4())}
         row["version"] += 1
         return 1
+
+    def _of_source(self, values: list[Any]) -> list[Row]:
+        own = (row for row in self.rows if row["source"] == values[1] or row["source_log"] == values[2])
+        return [row for row in own if row["state"] in ("planned", "loaded", "submitted")]
 
     def _of(self, work: str, part: int) -> list[Row]:
         return [row for row in self.rows if (row["work"], row["part"]) == (work, part)]
@@ -202,7 +207,8 @@ class FakeAccount:
         self.tokens: dict[str, str | None] = {}
         self.statements: dict[str, Statement] = {}
         """Of the SQL API, by their request ids."""
-        self.ledger = FakeLedger()
+        self.ledgers: dict[str, FakeLedger] = defaultdict(FakeLedger)
+        """By their names."""
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
         self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
@@ -271,6 +277,16 @@ class FakeAccount:
                 return rows
         raise AssertionError(f"a statement that the fake does not know: {statement[:100]}")
 
+    @property
+    def ledger(self) -> FakeLedger:
+        """The one that has the default name."""
+        return self.ledgers["SNOWPIPE_LOADS"]
+
+    def _ledger(self, statement: str) -> FakeLedger:
+        found = re.search(r'(?:UPDATE|INTO|FROM) "LOCAL"\."PUBLIC"\."?(\w+)', statement)
+        assert found is not None, statement
+        return self.ledgers[found[1]]
+
     @cached_property
     def _session(self) -> dict[str, tuple[str, Callable[[str, list[str]], list[Row]]]]:
         """The statements of a session: how each begins, the name of the call, and what answers it."""
@@ -286,12 +302,12 @@ class FakeAccount:
             "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(": ("SET TOKEN", self._set_token),
             "SELECT FILE_NAME": ("HISTORY", self._copy_history),
             "SELECT WAREHOUSE_SIZE": ("USAGE", lambda *_: []),
-            "SELECT SOURCE_LOG": ("LEDGER", lambda *given: self.ledger.logs(*given)),
-            "SELECT F.VALUE": ("LEDGER", self.ledger.files),
-            "SELECT * FROM": ("LEDGER", lambda *given: self.ledger.read(*given)),
-            "MERGE INTO": ("PLAN", lambda *given: self.ledger.plan(*given)),
-            "UPDATE ": ("PLAN", self.ledger.change),
-            "SELECT QUERY_ID, ROWS_LOADED": ("LOADS", lambda *given: self.ledger.read(*given)),
+            "SELECT SOURCE_LOG": ("LEDGER", lambda *given: self._ledger(given[0]).logs(*given)),
+            "SELECT F.VALUE": ("LEDGER", lambda *given: self._ledger(given[0]).files(*given)),
+            "SELECT * FROM": ("LEDGER", lambda *given: self._ledger(given[0]).read(*given)),
+            "MERGE INTO": ("PLAN", lambda *given: self._ledger(given[0]).plan(*given)),
+            "UPDATE ": ("PLAN", lambda *given: self._ledger(given[0]).change(*given)),
+            "SELECT QUERY_ID, ROWS_LOADED": ("LOADS", lambda *given: self._ledger(given[0]).read(*given)),
             "ALTER SESSION": ("SESSION", lambda *_: []),
             "SELECT MAX(CREATED) AS CREATED": ("AGE", self._age),
         }
@@ -347,7 +363,7 @@ class FakeAccount:
         assert (begin, commit, "1 /" in check) == ("BEGIN", "COMMIT", True)
         before = list(self.rows), list(self.history), set(self._copied)
         result = self._copy(copy)
-        if not self.ledger.mark(mark, result, self.created):
+        if not self._ledger(mark).mark(mark, result, self.created):
             self.rows, self.history, self._copied = before
             raise StatementError(100051, "Division by zero")
         return [{"multiple statement execution": "Multiple statements executed successfully."}]

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, LogEntry, StagedChoice
 from airflow_provider_snowpipe.bulk.copy_run import LeaveWorker
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.ledger_entry import GivenUpError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import Submission
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.submit.file_units import FilesOfLoad, FileUnits
+    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, GivenLoad
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class FileLoading:
     :param is_pipe_forced: True where the author chose the pipe himself
     :param on_rejected: ``fail`` or ``report`` files that are not loaded as a whole
     :param announce: gets the paths of files that a pipe was given
+    :param keep_log: gets the log that has given files, before one of them is loaded
     :param leave_copy: leaves the worker while COPY runs, None to wait here
     :param leave_pipe: leaves the worker while a pipe loads, None to wait here
     :param ledger_table: as of :class:`SnowpipeCopyOperator`
@@ -79,6 +80,7 @@ class FileLoading:
     poll_interval: float
     identity: RunIdentity
     announce: Callable[[list[str]], None]
+    keep_log: Callable[[str], None]
     leave_copy: LeaveWorker | None
     leave_pipe: Callable[[PipeLoad, Submission, dict[str, Any]], NoReturn] | None
     ledger_table: str | None
@@ -107,6 +109,7 @@ class FileLoading:
         if given is None:
             units.clean_up()
             return value
+        self.keep_log(units.known_log)
         return joined_value(value, new.begin(units, given, self.on_rejected))
 
     def finish(self, units: FileUnits) -> None:
@@ -114,7 +117,7 @@ class FileLoading:
         self._ended(units, units.begun())
 
     def _ended(
-        self, units: FileUnits, loads: Sequence[FilesOfLoad], leaves_for: str | None = ""
+        self, units: FileUnits, loads: Sequence[GivenLoad], leaves_for: str | None = ""
     ) -> dict[str, Any]:
         """End loads that have begun, each by its own loader: a pipe may still have the files in its queue.
 
@@ -122,15 +125,16 @@ class FileLoading:
         """
         value: dict[str, Any] = _NOTHING
         for given in loads:
-            leaves = self.is_back and given.pipe == leaves_for
+            pipe = given.loader.pipe
             try:
-                loader = self._loader(given.pipe, leaves=leaves, stage=given.stage)
+                leaves = self.is_back and pipe == leaves_for
+                loader = self._loader(pipe, leaves=leaves, stage=given.loader.stage)
             except ConfigurationError as error:
-                if given.pipe is None:
+                if pipe is None:
                     raise
                 log.warning("a load that had begun cannot go on: %s", error)
                 here = StageReference.parse(self.stage)
-                loader = FileLoader(self.hook_of(self.table), here, None, self._takes_back(given.pipe))
+                loader = FileLoader(self.hook_of(self.table), here, None, self._takes_back(pipe))
             value = joined_value(value, loader.end(units, given, self.on_rejected))
             units.list_again()
         return value
@@ -185,10 +189,10 @@ class FileLoading:
 
         place = StageReference.parse(stage or self.stage)
 
-        def copier(given: FilesOfLoad) -> CopyLoad:
+        def copier(given: GivenLoad) -> CopyLoad:
             return self._copier(str(place), arguments, given, leaves=leaves)
 
-        def take_back(given: FilesOfLoad) -> dict[str, FileLoad]:
+        def take_back(given: GivenLoad) -> dict[str, FileLoad]:
             done, whole = copier(given).take_back(), {place.below(path): path for path in given.paths}
             return {whole[path]: load for path, load in done.items() if path in whole}
 
@@ -207,7 +211,7 @@ class FileLoading:
                 "staged for somebody else: name a pipe without it in file_pipe=…"
             )
 
-        def ingest(given: FilesOfLoad) -> dict[str, Any]:
+        def ingest(given: GivenLoad) -> dict[str, Any]:
             reported = {path: self._reported[path].result() for path in given.paths if path in self._reported}
             loads = dict(reported)
             if rest := [path for path in given.paths if path not in reported]:
@@ -222,9 +226,9 @@ class FileLoading:
 
         return FileLoader(self.hook_of(self.table), target.stage, ingest, self._takes_back(pipe))
 
-    def _takes_back(self, pipe: str) -> Callable[[FilesOfLoad], Mapping[str, FileLoad]]:
-        load = self._pipe_load(PipeFiles(self.hook_of(self.table, pipe), self._full_name(pipe)))
-        return lambda given: load.take_back(self._identity_of(given), given.paths)
+    def _takes_back(self, pipe: str) -> Callable[[GivenLoad], Mapping[str, FileLoad]]:
+        files = PipeFiles(self.hook_of(self.table, pipe), self._full_name(pipe))
+        return lambda given: self._pipe_load(files, given).take_back(self._identity_of(given), given.paths)
 
     def _pipe(self) -> str:
         if not self.file_pipe:
@@ -267,7 +271,7 @@ class FileLoading:
         self,
         stage: str,
         arguments: Mapping[str, Any],
-        given: FilesOfLoad | None = None,
+        given: GivenLoad | None = None,
         *,
         leaves: bool,
     ) -> CopyLoad:
@@ -282,7 +286,7 @@ class FileLoading:
             # Of files of this machine those count that were not loaded before.
             on_rejected=self.on_rejected if given is None else "report",
             on_nothing="report",
-            ledger_table=self.ledger_table,
+            ledger_table=self._ledger_of(given),
             leave_worker=self.leave_copy if leaves else None,
             begun=self.begun if leaves else None,
         )
@@ -292,14 +296,21 @@ class FileLoading:
         self.copies.append(load)
         return load
 
-    def _identity_of(self, given: FilesOfLoad | None) -> RunIdentity:
-        return self.identity if given is None else replace(self.identity, work=given.work, entry=given.entry)
+    def _identity_of(self, given: GivenLoad | None) -> RunIdentity:
+        if given is None:
+            return self.identity
+        entry = LogEntry(given.source, given.log_id, given.entry)
+        return replace(self.identity, work=f"{entry.log}/{entry.number}", entry=entry)
+
+    def _ledger_of(self, given: GivenLoad | None) -> str | None:
+        """The ledger of a load: files of a source log have the one that the log names."""
+        return self.ledger_table if given is None else given.loader.ledger
 
     def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
         hook = self.hook_of(self.table, pipe)
         return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
 
-    def _pipe_load(self, files: PipeFiles, given: FilesOfLoad | None = None) -> PipeLoad:
+    def _pipe_load(self, files: PipeFiles, given: GivenLoad | None = None) -> PipeLoad:
         return PipeLoad(
             files,
             self.table,
@@ -308,12 +319,10 @@ class FileLoading:
             on_nothing="report",
             load_timeout=self.load_timeout,
             poll_interval=self.poll_interval,
-            ledger_table=self.ledger_table,
+            ledger_table=self._ledger_of(given),
         )
 
-    def _ingested(
-        self, files: PipeFiles, *, leaves: bool, given: FilesOfLoad | None = None
-    ) -> dict[str, Any]:
+    def _ingested(self, files: PipeFiles, *, leaves: bool, given: GivenLoad | None = None) -> dict[str, Any]:
         """Have a pipe load the files; the value of a task, in the words of a COPY task."""
         load, identity = self._pipe_load(files, given), self._identity_of(given)
         leave = partial(self.leave_pipe, load) if leaves and self.leave_pipe is not None else None
@@ -339,10 +348,10 @@ class FileLoader:
 
     hook: SnowpipeBulkHook
     stage: StageReference
-    load: Callable[[FilesOfLoad], dict[str, Any]] | None
-    take_back: Callable[[FilesOfLoad], Mapping[str, FileLoad]]
+    load: Callable[[GivenLoad], dict[str, Any]] | None
+    take_back: Callable[[GivenLoad], Mapping[str, FileLoad]]
 
-    def begin(self, units: FileUnits, given: FilesOfLoad, on_rejected: str) -> dict[str, Any]:
+    def begin(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
         """Do a new load; one that cannot succeed is given up, and its files are planned again.
 
         :param on_rejected: ``fail`` refuses files that were loaded in part
@@ -355,10 +364,10 @@ class FileLoader:
                 self._give_up(units, given, on_rejected)
             raise
 
-    def end(self, units: FileUnits, given: FilesOfLoad, on_rejected: str) -> dict[str, Any]:
+    def end(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
         """End a load that has begun: its rows are in the table then, or its files are planned again."""
-        is_forgotten = given.pipe is not None and given.load.since < dt.datetime.now(dt.UTC) - REMEMBERED
-        if self.load is None or given.load.gone or given.load.changed or is_forgotten:
+        is_forgotten = given.loader.pipe is not None and given.since < dt.datetime.now(dt.UTC) - REMEMBERED
+        if self.load is None or given.gone or given.changed or is_forgotten:
             self._give_up(units, given, on_rejected, is_over=True)
             return _NOTHING
         try:
@@ -371,7 +380,7 @@ class FileLoader:
         return _NOTHING
 
     def _give_up(
-        self, units: FileUnits, given: FilesOfLoad, on_rejected: str, *, is_over: bool = False
+        self, units: FileUnits, given: GivenLoad, on_rejected: str, *, is_over: bool = False
     ) -> bool:
         """Keep the files of a load that are not loaded from being loaded by it; False where all are.
 
@@ -381,10 +390,11 @@ class FileLoader:
         """
         done = self.take_back(given)
         self.refuse_forgotten(given, {self.stage.below(path): load.status for path, load in done.items()})
-        lost = [file.path for file in given.files if file.unit in given.load.gone - given.numbers(done)]
+        is_done = {one.number for one in given.units_of(done)}
+        lost = [file.path for file in given.files if file.unit in given.gone - is_done]
         if lost and not units.may_lose:
             raise SourcePositionError(
-                f"{len(lost):,} files that {given.load.loader} was given and has not loaded are gone, such "
+                f"{len(lost):,} files that {given.loader} was given and has not loaded are gone, such "
                 f"as {lost[0]!r}. Nothing was loaded. Bring them back, or set on_data_loss='skip' to go on "
                 "without their rows"
             )
@@ -394,7 +404,7 @@ class FileLoader:
             units.end(given, done.keys(), left)
         return bool(left)
 
-    def _loaded(self, units: FileUnits, given: FilesOfLoad, on_rejected: str) -> dict[str, Any]:
+    def _loaded(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
         self.put(given)
         value = self.load(given) if self.load is not None else _NOTHING
         loads = self.loads_of(given.paths, value)
@@ -410,11 +420,11 @@ class FileLoader:
         self.refuse_forgotten(given, {path: one["status"] for path, one in value["loaded_before"].items()})
         units.end(given, given.paths)
         rows = Counter[str]()
-        for (unit, _), one in zip(given.load.units, found, strict=True):
+        for (unit, _), one in zip(given.units, found, strict=True):
             rows[unit.partition] += one.rows_loaded
         return {**value, "bytes": sum(file.size for file in given.files), "partitions": rows}
 
-    def put(self, given: FilesOfLoad) -> None:
+    def put(self, given: GivenLoad) -> None:
         """Stage the files that are not staged.
 
         :raises SourcePositionError: if a file changed meanwhile
@@ -439,7 +449,7 @@ class FileLoader:
                     "leaves the last file to the stream. Nothing was loaded"
                 )
 
-    def refuse_forgotten(self, given: FilesOfLoad, states: Mapping[str, str]) -> None:
+    def refuse_forgotten(self, given: GivenLoad, states: Mapping[str, str]) -> None:
         """Refuse files that are staged, and that COPY has not loaded.
 
         :param states: of files, by their paths below the stage

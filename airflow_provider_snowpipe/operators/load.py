@@ -124,7 +124,6 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.costs = costs
         self.remember = remember
         self._loading: FileLoading | None = None
-        self._frozen: FileUnits | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
         check_arguments(self, seconds=["load_timeout"], switches=["remember"])
@@ -139,8 +138,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self._run_mark = self._name_run(context)
         with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)
-            if choice.units is not None and choice.units.known_log:
-                choice.units.require_table()
+            if choice.units is not None:
+                choice.units.require_known(self._known_log)
             path, why = choice.path()
             if choice.plan is not None:
                 for line in choice.plan.lines():
@@ -182,7 +181,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         with failing_at_once(), loading.leaving_copies(context):
             units = self._units_of(path)
             if units is not None:
-                units.require_table()
+                units.require_known(self._known_log)
             if submitted is not None:
                 return self._with_files(context, path, loading.after_pipe(event, submitted, units))
             if event.get("message"):
@@ -279,6 +278,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             poll_interval=self.poll_interval,
             identity=run_identity(context),
             announce=partial(ti.xcom_push, FILES_KEY),
+            keep_log=self._keep_log,
             leave_copy=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
             leave_pipe=partial(wait_for_pipe, self) if self.deferrable else None,
             ledger_table=self.ledger_table,
@@ -330,30 +330,13 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def units(self) -> FileUnits:
         """The files as they were when the task began, and who loads them."""
-        from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
-
         files = self.source_files()
         if files is None or self.table is None:
             raise ConfigurationError(
                 f"source is {self.source!r} and table is {self.table!r}: only files are copied, and only "
                 "into a table that is named; take path='stream'"
             )
-        if self._frozen is None:
-            prefix, name = self.channel_prefix or self.dag_id, self.source_name or files.default_name
-            record = self._record(self._pipe_hook(), files)
-            record.require_split(files.split, self.rebind)
-            self._frozen = FileUnits(
-                files,
-                lambda partition: files.channel(prefix, name, partition),
-                self.bulk_hook(self.table),
-                "skip" if self.on_data_loss == "skip" else "fail",
-                run=self._run_mark,
-                rebind=self.rebind,
-                last=record.last_checkpoints(),
-                on_imbalance=self.on_imbalance,
-                ledger_table=self.ledger_table,
-            )
-        return self._frozen
+        return self._file_units(files)
 
     def source_files(self) -> FileSource | None:
         """The source as files of this machine, None where it is something else."""
@@ -363,6 +346,13 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self.source = {"path": self.source}
         self.source = with_log_path(self.source, conf.get("snowpipe", "log_path", fallback=""))
         return file_source(self.source)
+
+    def _keep_log(self, known: str) -> None:
+        """Keep which log has given files to COPY or a pipe, so that it is known if it gets lost."""
+        files = self.source_files()
+        numbering = "" if files is None else files.form.numbering
+        copied = {"source_log": known, "ledger_table": self.ledger_table}
+        self._write_record(self._pipe_hook(), (), numbering, copied=copied, sends=True)
 
     def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:
         """Report rows to asset events and lineage; a sensor on the channels has nothing to wait for."""
@@ -374,7 +364,5 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         files = self.source_files()
         if files is None:
             return TaskLineage(hook, sources=(str(self.source),), rows=rows)
-        copied = {"source_log": self.units().known_log, "ledger_table": self.ledger_table}
-        self._write_record(self._pipe_hook(), (), files.form.numbering, copied=copied)
         context["ti"].xcom_push(key=TARGETS_KEY, value={})
         return TaskLineage(hook, sources=(files.address,), rows=rows, size=value["bytes"])

@@ -322,18 +322,15 @@ class Source(ABC):
         committed: Mapping[str, Offset | None],
         *,
         rebind: Rebind | None = None,
-        known_log: str = "",
     ) -> bool:
         """Write down what the run is to load, and refuse what has changed; before any channel is opened.
 
         :param partitions: the partitions by channel
         :param committed: the committed position of each channel, None for NULL
         :param rebind: where it is given, a new channel may have a partition that was given to another one
-        :param known_log: the log of the source that COPY or a pipe has written last, and its last entry, as
-            ``id/number``; empty for none known
         :return: False where they are others now: list the partitions again
         :raises SourcePositionError: if rows that were taken have changed
-        :raises SourceChangedError: if the rows were given to another channel, or that log is lost
+        :raises SourceChangedError: if the rows were given to another channel
         """
         return True
 

@@ -145,8 +145,7 @@ class Run:
         return True
 
     def _claims(self, source: Source) -> bool:
-        rebind, known = self._plan.rebind, self._plan.source_log
-        return source.claim(self._partitions, self._committed, rebind=rebind, known_log=known)
+        return source.claim(self._partitions, self._committed, rebind=self._plan.rebind)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.

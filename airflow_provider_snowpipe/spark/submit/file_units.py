@@ -8,20 +8,18 @@ as loaded is asked of the load ledger, under the work that the entry names, by w
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from airflow_provider_snowpipe.bulk.copy import LogEntry
 from airflow_provider_snowpipe.bulk.ledger import table_state
-from airflow_provider_snowpipe.bulk.ledger_entry import GONE, LOADED
-from airflow_provider_snowpipe.bulk.stage import plain_name
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, GONE, LOADED
+from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
-from airflow_provider_snowpipe.spark.sources.files.listing import canonical_path
-from airflow_provider_snowpipe.spark.sources.files.log import loader_of, pipe_of, stage_of
+from airflow_provider_snowpipe.spark.sources.files.given_load import GivenLoad
+from airflow_provider_snowpipe.spark.sources.files.log import Loader
 from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition, committed_unit
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
@@ -29,6 +27,7 @@ from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, Rebind, check_balance
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    FilesGivenTwiceError,
     PartlyStreamedError,
     PipeNotFoundError,
     SourcePositionError,
@@ -42,10 +41,10 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.ledger import Ledger
     from airflow_provider_snowpipe.spark.source import OnDataLoss
-    from airflow_provider_snowpipe.spark.sources.files.log import Unit
-    from airflow_provider_snowpipe.spark.sources.files.reader import GivenLoad
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
     from airflow_provider_snowpipe.streaming.names import PipeName
+
+__all__ = ["FileUnits", "GivenLoad", "PartitionPosition", "TableAccount"]
 
 
 class TableAccount(Protocol):
@@ -67,6 +66,9 @@ class TableAccount(Protocol):
 
     def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
         """Sign in to the ledger of loads into a table."""
+
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
+        """What became of files, by a pipe where one is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,62 +120,6 @@ class PartitionPosition:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FilesOfLoad:
-    """The files of one load that COPY or a pipe was given.
-
-    :param source: the source's path
-    :param paths: where the files are staged: a unit never changes, so its path always has the same content
-    """
-
-    load: GivenLoad
-    source: str
-    paths: tuple[str, ...]
-
-    @classmethod
-    def of(cls, load: GivenLoad, source: str) -> FilesOfLoad:
-        """Name the paths of a load's files."""
-        paths = (f"{load.log_id}/{one.number}/{plain_name(one.file)}" for one, _ in load.units)
-        return cls(load, source, tuple(paths))
-
-    @property
-    def pipe(self) -> str | None:
-        """The pipe, None for COPY."""
-        return pipe_of(self.load.loader)
-
-    @property
-    def stage(self) -> str:
-        """Where the files are staged."""
-        return stage_of(self.load.loader)
-
-    @property
-    def work(self) -> str:
-        """The load's name in the ledger, the same for whatever task does it."""
-        return f"{self.load.log_id}/{self.load.entry}"
-
-    @property
-    def entry(self) -> LogEntry:
-        """The entry of the log that gave the files."""
-        return LogEntry(self.source, self.load.log_id, self.load.entry)
-
-    @property
-    def files(self) -> list[SourceFile]:
-        """The files, as they are now."""
-        return [file for _, file in self.load.units]
-
-    def details(self, paths: Collection[str]) -> str:
-        """What the ledger keeps of some files: their units, by which a lost log is made again."""
-        return json.dumps([asdict(one) for one in self._units(paths)])
-
-    def numbers(self, paths: Collection[str]) -> set[int]:
-        """The units of some paths."""
-        return {one.number for one in self._units(paths)}
-
-    def _units(self, paths: Collection[str]) -> Iterator[Unit]:
-        units = zip(self.load.units, self.paths, strict=True)
-        return (unit for (unit, _), path in units if path in paths)
-
-
 _MOST_PLANS = 50
 
 
@@ -212,23 +158,23 @@ class FileUnits:
 
     def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
         """How far each partition is in the table, by its channel's token; there may be no table yet."""
-        channels = list(self._channels())
+        channels = self._channels()
         try:
-            statuses = self._hook.channel_statuses(channels)
+            statuses = self._hook.channel_statuses(list(channels))
         except PipeNotFoundError:
             if not may_lack_table:
                 raise
             statuses = {}
         own = [
             OwnChannel(self._channel_source(one), statuses[name], one.recorded())
-            for name, one in self._channels().items()
+            for name, one in channels.items()
             if name in statuses
         ]
         if not self.loaders():  # COPY and pipes need no channel, and know the table
             refuse_lost(own, self._last)
         return [
             self._position(one, statuses.get(channel) or ChannelStatus.missing(channel))
-            for channel, one in zip(channels, self._partitions, strict=True)
+            for channel, one in channels.items()
         ]
 
     def _channels(self) -> dict[str, FilePartition]:
@@ -279,17 +225,17 @@ class FileUnits:
     def loaders(self) -> set[str | None]:
         """The pipes that have loaded files of the source, or are to; None among them for COPY."""
         units = (one for one in self._source.log.units if one.owner == self._spec.owner and one.entry)
-        return {pipe_of(one.loader) for one in units}
+        return {Loader.read(one.loader).pipe for one in units}
 
-    def begun(self) -> list[FilesOfLoad]:
+    def begun(self) -> list[GivenLoad]:
         """The loads that COPY and pipes were given, and are not known to have ended."""
-        return [FilesOfLoad.of(one, self._path) for one in self._source.given()]
+        return self._source.given()
 
     def list_again(self) -> None:
         """List the files again, after a load that had begun has ended."""
         self._partitions = self._source.partitions()
 
-    def give(self, pipe: str | None, stage: str) -> FilesOfLoad | None:
+    def give(self, pipe: str | None, stage: str) -> GivenLoad | None:
         """Give all new files to COPY or a pipe; no load has begun.
 
         :param stage: from where it loads
@@ -306,14 +252,13 @@ class FileUnits:
                 raise ConfigurationError(
                     f"{why}. Nothing was loaded: correct the file, or take path='stream'"
                 )
-            table = ""
+            table = ledger = ""
             if any(one.left for one in positions):
-                self.require_log()
-                table = self.require_table()
+                ledger, table = self.require_log(), self.require_table()
             committed = {one.channel: one.committed for one in positions}
-            load = self._source.give(self._channels(), committed, loader_of(pipe, stage), table)
+            load = self._source.give(self._channels(), committed, Loader(pipe, stage, ledger), table)
             if load is not None:
-                return FilesOfLoad.of(load, self._path) if load.units else None
+                return load if load.units else None
             self.list_again()
             if self._source.given():
                 break
@@ -322,23 +267,66 @@ class FileUnits:
             "loaded; run again"
         )
 
-    def require_log(self) -> None:
+    def require_known(self, known: str) -> None:
+        """Refuse another log or another table than COPY or a pipe has loaded files of the source by.
+
+        :param known: the log that Airflow knows, as :attr:`known_log`
+        :raises SourceChangedError: as :meth:`require_log`
+        :raises SourcePositionError: as :meth:`require_table`
+        """
+        log, (one, _, last) = self._source.log, known.partition("/")
+        is_there = one == log.log_id and int(last) <= log.number
+        if known and not is_there and one not in log.replaced_logs(self._spec.owner):
+            self.require_log(known)
+        if known or self.loaders():
+            self.require_table()
+
+    def require_log(self, known: str = "") -> str:
         """Refuse a log in whose place another one was by which COPY or pipes were given files.
 
+        :param known: a log that Airflow knows, as :attr:`known_log`
+        :return: the full name of the ledger that was asked
         :raises SourceChangedError: if there is one, unless all is to be loaded again
         """
         log, last = self._source.log, dict[str, int]()
+        if known:
+            last[known.partition("/")[0]] = int(known.partition("/")[2])
         with self._hook.load_ledger(self.table, self._ledger_table) as ledger:
-            loads = ledger.logs(self._path, log.log_id)
+            name, loads = ".".join(ledger.name), ledger.logs(self._source.path, log.log_id)
             for one, _, entry in loads:
                 last[one] = max(last.get(one, 0), entry)
             is_over = all(state == LOADED for one, state, _ in loads if one != log.log_id)
             restarts = self._rebind == "restart" or (
                 is_over and bool(loads) and table_state(ledger.run, ledger.target).rows == 0
             )
-        if lost := self._source.lost_logs(last, f"the ledger {'.'.join(ledger.name)}", restarts=restarts):
-            self._source.replace_logs(lost)
-            self.list_again()
+            if lost := self._source.lost_logs(last, f"the ledger {name}", restarts=restarts):
+                self._end_loads(ledger, lost)
+                self._source.replace_logs(lost)
+                self.list_again()
+        return name
+
+    def _end_loads(self, ledger: Ledger, lost: Collection[str]) -> None:
+        """Give up what COPY was given by lost logs and has not loaded, for the files are loaded again.
+
+        :raises FilesGivenTwiceError: if a pipe may still load one
+        """
+        for log, entry in ledger.of_source(self._source.path):
+            if log not in lost or entry.state == LOADED:
+                continue
+            if entry.loader is None:
+                ledger.change(entry, replace(entry, state=GIVEN_UP))
+                continue
+            paths, pipe = [one.path for one in entry.files], entry.loader.rpartition(".")[2]
+            ended = {one.path for one in self._hook.loads_of(self.table, paths, pipe) if one.status in FINAL}
+            if waiting := tuple(one for one in paths if one not in ended):
+                raise FilesGivenTwiceError(
+                    f"pipe {entry.loader} was given {len(waiting):,} files by a lost source log, such "
+                    f"as {waiting[0]!r}, and may still load them. Nothing was loaded: run again when it "
+                    f"has loaded them; or set STATE to 'given up' where WORK is {entry.work!r} in the ledger "
+                    f"{'.'.join(ledger.name)} if it never will",
+                    files=waiting,
+                    may_pass=True,
+                )
 
     def require_table(self) -> str:
         """Refuse another table than that of earlier loads by COPY and pipes.
@@ -352,8 +340,8 @@ class FileUnits:
         if self._rebind is None:
             raise SourcePositionError(
                 f"table {self.table!r} was replaced, and COPY or a pipe has loaded files of source path "
-                f"{self._path!r} into the one before. Nothing was loaded: set rebind='continue' if their "
-                "rows are in this one, or rebind='restart' to load these files again"
+                f"{self._source.path!r} into the one before. Nothing was loaded: set rebind='continue' if "
+                "their rows are in this one, or rebind='restart' to load these files again"
             )
         lost = None
         if self._rebind == "restart":
@@ -366,17 +354,14 @@ class FileUnits:
         self.list_again()
         return now
 
-    def end(self, given: FilesOfLoad, loaded: Collection[str], given_up: Collection[str] = ()) -> None:
+    def end(self, given: GivenLoad, loaded: Collection[str], given_up: Collection[str] = ()) -> None:
         """Write into the log which files of a load are in the table, and which ones never will be."""
-        self._source.end(given.numbers(loaded), given.numbers(given_up))
+        ended, other = ({one.number for one in given.units_of(paths)} for paths in (loaded, given_up))
+        self._source.end(ended, other)
 
     def clean_up(self) -> None:
         """Archive or delete the files that are loaded, as the source says."""
         self._source.end((), ())
-
-    @property
-    def _path(self) -> str:
-        return canonical_path(self._spec.path)
 
     def _channel_source(self, partition: FilePartition) -> ChannelSource:
         return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)

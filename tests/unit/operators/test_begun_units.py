@@ -14,12 +14,16 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, Pipe
+from tests.loaded_folder import variables
 from tests.unit.operators.account_in_task import task_context
 from tests.unit.operators.unit_load import BY_NAME, PIPE, PIPE_COPY, STAGE, A, Load, MakeLoad, Patch, begun
+
+__all__ = ["variables"]
 
 
 class TestCrashes:
@@ -179,6 +183,45 @@ class TestBegun:
         load.account.ledger.rows.clear()
         load.run("r2")
         load.assert_every_row_is_there_once()
+
+    def test_it_is_ended_by_the_ledger_of_its_own_where_another_task_has_another_one(
+        self, load: Load
+    ) -> None:
+        load.crash("submit", AFTER)
+        load.account._copied.clear()
+        load.run("r2", ledger_table="OTHER")
+        load.assert_every_row_is_there_once()
+
+    def test_of_a_lost_log_it_is_given_up_by_the_restart(self, any_load: MakeLoad) -> None:
+        """The first worker has planned its COPY, and goes on when another one has loaded all again."""
+        load = any_load("lost", "copy")
+        load.write("a", "1.ndjson")
+
+        def restart() -> None:
+            shutil.rmtree(load.folder / LOG_FOLDER)
+            load.run("r2", rebind="restart")
+
+        load.account.meanwhile("submit", BEFORE, restart)
+        with pytest.raises(errors.SqlError, match="given"):
+            load.run()
+        load.assert_every_row_is_there_once()
+
+    @pytest.mark.usefixtures("variables")
+    def test_of_a_dead_worker_a_plain_stream_knows_log_and_table(self, load: Load) -> None:
+        log, kept = load.folder / LOG_FOLDER, load.folder.with_name("kept")
+        arguments = {"task_id": "s", "snowflake_conn_id": "account", "source": {"path": str(load.folder)}}
+
+        def refuse(error: str) -> None:
+            with pytest.raises(AirflowFailException, match=error):
+                SnowpipeStreamOperator(table="T", **arguments).execute(task_context("s1"))
+
+        load.crash("submit", AFTER)
+        log.rename(kept)
+        refuse("SourceChangedError")
+        shutil.rmtree(log, ignore_errors=True)
+        kept.rename(log)
+        load.account.created += dt.timedelta(seconds=1)
+        refuse(r"SourcePositionError.*replaced")
 
     def test_by_a_lost_log_it_is_not_begun_again(self, load: Load) -> None:
         load.account.rows.clear()

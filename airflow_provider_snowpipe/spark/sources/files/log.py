@@ -11,6 +11,7 @@ Parquet files. They are read without PyArrow, whose import takes longer than a r
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +25,6 @@ from arro3.core import Array, DataType, Field, Schema, Table
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 Event = Literal["unit", "channel", "committed", "archived", "deleted", "given up", "replaces", "table"]
-COPY = "COPY"
-"""The loader of units that COPY was given; that of a pipe is ``pipe`` and its name."""
-_PIPE = "pipe "
-_FROM = " from "
-
 _END_BYTES = 4096
 NO_ROWS = -1
 _MOST_CHANGED = 5
@@ -52,7 +48,7 @@ class Unit:
     :param ends: digest of the first and the last bytes up to ``end``; empty for an object that cannot grow
     :param renamed_from: for a unit without rows that records a new name of its file, the unit before it
     :param node: the number that a directory's file keeps when it is renamed, 0 where there is none
-    :param loader: who loads it: empty for the stream, ``COPY``, or ``pipe`` and the pipe's name
+    :param loader: who loads it: empty for the stream, or the text of a :class:`Loader`
     :param entry: of COPY or a pipe, the number of the log's entry, whose units are one load
     """
 
@@ -83,20 +79,30 @@ EVENTS = Schema(
 )
 
 
-def loader_of(pipe: str | None, stage: str) -> str:
-    """The loader of units as the log names it, COPY (None) or a pipe, and where it finds them."""
-    return f"{COPY if pipe is None else _PIPE + pipe}{_FROM}{stage}"
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """COPY or a pipe, as the log has it.
 
+    :param pipe: the pipe, None for COPY
+    :param stage: where it finds the files that it is given
+    :param ledger: name of the ledger that shows which of them it has loaded
+    """
 
-def pipe_of(loader: str) -> str | None:
-    """The pipe of a loader, None for COPY."""
-    name = loader.partition(_FROM)[0]
-    return None if name == COPY else name.removeprefix(_PIPE)
+    pipe: str | None
+    stage: str
+    ledger: str
 
+    def __str__(self) -> str:
+        return "COPY" if self.pipe is None else f"pipe {self.pipe}"
 
-def stage_of(loader: str) -> str:
-    """The stage from which a loader takes its files."""
-    return loader.partition(_FROM)[2]
+    def written(self) -> str:
+        """The text that :meth:`read` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Loader:
+        """Read the loader of a unit."""
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +258,7 @@ class SourceLog:
                     "file": one.name,
                     "bytes": one.end - one.start,
                     "lines_before": one.after_line,
-                    "loader": one.loader.partition(_FROM)[0] or "stream",
+                    "loader": str(Loader.read(one.loader)) if one.loader else "stream",
                     "state": next((event for event in at if one.number in at[event]), "taken"),
                     "taken_at": _text_of_time(taken_at[one.number]),
                     "taken_by": taken_by[one.number],

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from uuid import uuid4
 
@@ -17,9 +17,11 @@ from airflow_provider_snowpipe.spark.source import (
     Source,
     SourceSecrets,
 )
+from airflow_provider_snowpipe.spark.sources.files.given_load import GivenLoad
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
+    canonical_path,
     found_files,
     given_to_channels,
     log_store,
@@ -30,6 +32,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     Changed,
     FilesOfUnits,
     Found,
+    Loader,
     SourceLog,
     Unit,
     changed_error,
@@ -62,27 +65,6 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class GivenLoad:
-    """Units that COPY or a pipe was given in one entry of the log, and is not known to have loaded.
-
-    :param units: with their files as they are now
-    :param since: when they were given
-    :param gone: numbers of those whose files are not there any more
-    :param changed: numbers of those whose files have other content, or more
-    """
-
-    log_id: str
-    entry: int
-    loader: str
-    units: tuple[tuple[Unit, SourceFile], ...]
-    since: dt.datetime
-    gone: frozenset[int] = frozenset()
-    changed: frozenset[int] = frozenset()
-
-
-# -- The source and its partitions -----------------------------------------------------------------------
 
 _LISTS_AT_ONCE = 16
 
@@ -141,6 +123,11 @@ class FileSource(Source):
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
         contents = FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
+
+    @property
+    def path(self) -> str:
+        """The source's path, in the one form that names it."""
+        return canonical_path(self._spec.path)
 
     @property
     def log(self) -> SourceLog:
@@ -247,7 +234,6 @@ class FileSource(Source):
         committed: Mapping[str, Offset | None],
         *,
         rebind: Rebind | None = None,
-        known_log: str = "",
     ) -> bool:
         """Write the new units and their channels into the log; refuse files that have changed.
 
@@ -260,9 +246,6 @@ class FileSource(Source):
         corrected = self._corrected(partitions, committed)
         if not self._writes:
             return True
-        lost, _, last = known_log.partition("/")
-        if lost and self.lost_logs({lost: int(last)}, "Airflow", restarts=rebind == "restart"):
-            return self.replace_logs([lost])
         if corrected:
             return self._correct(corrected)
         rows = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebind is not None)
@@ -309,9 +292,10 @@ class FileSource(Source):
             own = [(one, *self._given[one.number]) for one in units if one.number in self._given]
             loads.append(
                 GivenLoad(
+                    self.path,
                     self._log.log_id,
                     entry,
-                    units[0].loader,
+                    Loader.read(units[0].loader),
                     tuple((one, file) for one, file, _, _ in own),
                     dt.datetime.fromtimestamp(times[units[0].number] / 1e9, dt.UTC),
                     frozenset(one.number for one, _, is_gone, _ in own if is_gone),
@@ -353,11 +337,10 @@ class FileSource(Source):
             "all files again"
         )
 
-    def replace_logs(self, lost: Iterable[str]) -> bool:
-        """Write that this log is in the place of lost ones; False, since it has to be listed again then."""
+    def replace_logs(self, lost: Iterable[str]) -> None:
+        """Write that this log is in the place of lost ones; it has to be listed again then."""
         owner = self._spec.owner
         self._append([{"event": "replaces", "number": 0, "owner": owner, "name": one} for one in lost])
-        return False
 
     def replace_table(self, created: str, lost: Collection[str] | None = None) -> None:
         """Write that COPY and pipes load into another table from now on.
@@ -389,7 +372,7 @@ class FileSource(Source):
         self,
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
-        loader: str,
+        loader: Loader,
         table: str,
     ) -> GivenLoad | None:
         """Give all new units to COPY or a pipe, in one entry of the log.
@@ -411,7 +394,7 @@ class FileSource(Source):
             if one.end == one.start:
                 units.append(unit)
             elif one.file != self.last_growing.get(one.partition):
-                units.append(replace(unit, loader=loader, entry=entry))
+                units.append(replace(unit, loader=loader.written(), entry=entry))
         given, now = [one for one in units if one.entry], dt.datetime.now(dt.UTC)
         rows = event_rows(units)
         if table and not self._log.table(self._spec.owner):
@@ -421,7 +404,8 @@ class FileSource(Source):
         listed = {one.name: one for one in self._found}
         files = [self._file(one, one.name, listed[one.name]) for one in given]
         self._given = {one.number: (file, False, True) for one, file in zip(given, files, strict=True)}
-        return GivenLoad(self._log.log_id, entry, loader, tuple(zip(given, files, strict=True)), now)
+        units_and_files = tuple(zip(given, files, strict=True))
+        return GivenLoad(self.path, self._log.log_id, entry, loader, units_and_files, now)
 
     def end(self, loaded: Collection[int], given_up: Collection[int]) -> None:
         """Write into the log what has become of units that COPY or a pipe was given, and clean up.

@@ -376,12 +376,6 @@ class TestOtherLoads:
             claims(planned(), "e_eu")
         assert claims(planned(), "d_eu")
         assert claims(planned(), "e_eu", rebind="continue")
-        for known in ("another/1", f"{planned()[0].log.log_id}/9"):
-            with pytest.raises(SourceChangedError, match=known.partition("/")[0]):
-                claims(planned(), "e_eu", known_log=known)
-        restart: dict[str, Any] = {"known_log": "another/1", "rebind": "restart"}
-        assert not claims(planned(), "e_eu", **restart)  # the log says now that it is in its place
-        assert claims(planned(), "e_eu", **restart)
         with pytest.raises(SourceChangedError, match="'e_eu'"):
             claims(planned(), "d_eu")
 
