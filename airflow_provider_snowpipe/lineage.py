@@ -111,7 +111,7 @@ def _channels_facet() -> Any:
     from airflow.providers.common.compat.openlineage.facet import RunFacet
 
     @attrs.define
-    class SnowpipeChannelsRunFacet(RunFacet):  # type: ignore[misc, unused-ignore] # without the client it is no class
+    class SnowpipeChannelsRunFacet(RunFacet):  # type: ignore[misc, unused-ignore] # without the client it is not a class
         """Where a run found and left its channels.
 
         No field is called a token: those would be masked as secrets, which offsets are not.

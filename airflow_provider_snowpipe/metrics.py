@@ -22,7 +22,7 @@ class Metric:
 
     :param kind: what Airflow's metrics make of it
     :param unit: of its value; timers are in milliseconds
-    :param meaning: what it measures, and of which operators
+    :param meaning: what it measures, and for which operators
     """
 
     kind: Literal["counter", "timer", "gauge"]

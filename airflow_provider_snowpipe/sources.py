@@ -48,7 +48,7 @@ __all__ += ["AllFiles", "Avro", "ByDirectory", "ByKey", "ByName", "Csv", "Ndjson
 
 
 def stream_values(source: Any) -> Any:
-    """The dictionary of a source for channels; what is no typed value stays as it is.
+    """The dictionary of a source for channels; what is not a typed value stays as it is.
 
     :raises ConfigurationError: if it is a source whose rows have no positions
     """

@@ -69,7 +69,7 @@ class CopyOptions:
     :param enforce_length: False cuts texts that are too long
     :param truncate_columns: True cuts texts that are too long
     :param force: load files that were loaded before
-    :param load_uncertain_files: load files of which nobody remembers whether they were
+    :param load_uncertain_files: load files that nobody remembers as loaded or not
     :param load_mode: ``FULL_INGEST`` or ``ADD_FILES_COPY`` (Iceberg tables)
     :param cluster_at_ingest_time: sort the rows by the table's clustering key before they are committed
     :param file_processor: options by name, for unstructured files
@@ -145,7 +145,7 @@ class CopyOptions:
         }
         words += [f"{name} = {value}" for name, value in plain.items() if value is not None]
         if self.on_error is not None:
-            # A percentage is no word of SQL, so it is written as a text.
+            # A percentage is not a word of SQL, so it is written as a text.
             words.append(
                 f"ON_ERROR = {string_literal(self.on_error) if '%' in self.on_error else self.on_error}"
             )
@@ -300,7 +300,7 @@ def quoted_location(location: str) -> str:
 
     Without quotes ``--`` and ``/*`` in a path begin a comment, which hides every option of the statement.
 
-    :raises ConfigurationError: if it is no location, or has a character that no SQL text can have
+    :raises ConfigurationError: if it is not a location, or has a character that no SQL text can have
     """
     if not location.startswith("@"):
         raise ConfigurationError(

@@ -192,7 +192,7 @@ class CopyRun:
         return [*entries, *self._new_entries(staged, entries)]
 
     def seen(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Read the table as it is now; the entries, and those of which the rows are not there any more.
+        """Read the table as it is now; the entries, and those that have lost their rows.
 
         :raises FilesRejectedError: if the table has rows that the ledger does not know: they may be these
         """
@@ -247,7 +247,7 @@ class CopyRun:
             self.client.cancel(*self._running)
 
     def _require_rows(self, entries: Iterable[Entry] = ()) -> None:
-        """Refuse a result of which rows are not in the table any more.
+        """Refuse a result if rows of it are not in the table any more.
 
         :param entries: loads whose rows have to be there; what had been deleted before the first of them was
             planned does not count. None for all that the ledger knows
@@ -281,7 +281,7 @@ class CopyRun:
                 f"WORK is {self.work!r} in the ledger {self._ledger}"
             )
         return FilesRejectedError(
-            f"COPY into {self._table}: {what}. The table has {has} rows, of which the ledger knows "
+            f"COPY into {self._table}: {what}. The table has {has} rows, and the ledger knows "
             f"{self._explained:,}: a restore, a clone, a swap or an INSERT may have brought those of these "
             f"files. Nothing was loaded. {remedy}",
             files=tuple(files),
@@ -400,7 +400,7 @@ class CopyRun:
     def _due(self, entry: Entry, staged: StagedFiles) -> tuple[Entry, bool]:
         """The entry with the statement for its files that are staged; True if COPY has to skip all of them.
 
-        An entry that is loaded, of which COPY has nothing to skip, is done.
+        An entry that is loaded is done, if COPY has nothing to skip.
         """
         # Of files of a source log, as of a stream, rows may be deleted at any time.
         is_earlier = entry.is_loaded and self._earlier.get(str(entry.part)) == entry.version

@@ -132,7 +132,7 @@ class FilePipeClient:
         body = answer.json
         if not isinstance(body, Mapping) or str(body.get("status", "")).lower() != "success":
             raise ApiError(
-                f"insertFiles of pipe {self.pipe}: the answer (HTTP {answer.status}) is no success; check "
+                f"insertFiles of pipe {self.pipe}: the answer (HTTP {answer.status}) is not a success; check "
                 "that the account URL leads to Snowflake",
                 http_status=answer.status,
             )
@@ -350,7 +350,7 @@ class Submission:
             yield part, str(uuid.uuid5(_NAMESPACE, named))
 
     def require_whole(self, pipe: str, tolerance: Tolerance) -> None:
-        """Object to files of which the pipe has loaded some rows only, before this submission.
+        """Object to files that the pipe has loaded in part before this submission.
 
         :raises FilesRejectedError: if there is one and it is not
         """

@@ -372,7 +372,7 @@ class PipeStatus:
             state = str(raw["executionState"])
         except (ValueError, KeyError, TypeError):
             raise SqlError(
-                f"SYSTEM$PIPE_STATUS answered {str(text)[:80]!r}, which is no state of a pipe: check that "
+                f"SYSTEM$PIPE_STATUS answered {str(text)[:80]!r}, which is not a state of a pipe: check that "
                 "the account URL leads to Snowflake"
             ) from None
         return cls(

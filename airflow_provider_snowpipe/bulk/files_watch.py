@@ -62,8 +62,8 @@ class FilesFailure(Failure):
 class Tolerance:
     """Which loads that did not go well a wait accepts, and reports.
 
-    :param partial: ``fail`` or ``report`` a file of which only some rows are loaded
-    :param failed: ``fail`` or ``report`` a file of which nothing is
+    :param partial: ``fail`` or ``report`` a file that is loaded in part
+    :param failed: ``fail`` or ``report`` a file that is not loaded
     """
 
     partial: str = "fail"

@@ -1,6 +1,6 @@
 """The load ledger: a table that shows which files COPY has loaded for which piece of work.
 
-COPY has no offset token: Snowflake commits its rows and tells nobody whose they are. So a row of the ledger
+COPY has no offset token: Snowflake commits its rows and does not say for whom. So a row of the ledger
 stands for each COPY. It is planned before the COPY runs, and marked as loaded in the COPY's own transaction,
 together with what COPY reports of each file. If the process dies, the next one reads there what is done.
 

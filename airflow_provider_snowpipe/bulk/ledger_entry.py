@@ -148,7 +148,7 @@ def is_done(load: FileLoad | None, *, forced: bool) -> bool:
 def work_key(identity: RunIdentity, target: tuple[str, str, str], choice: str = "") -> str:
     """The key of a piece of work: the same for every try of a task in a run, also when it was cleared.
 
-    The statement is no part of it: an author who corrects an option still does the same work.
+    The statement is not a part of it: an author who corrects an option still does the same work.
 
     :param choice: tells the files' choice from another one, where each choice is other work
     """

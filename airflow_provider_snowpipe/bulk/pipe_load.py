@@ -417,7 +417,7 @@ class PipeFiles:
         """Files of a location; of any that has their paths where the role may not see its stage."""
         if location is None:
             return ExpectedFiles()
-        what = "of which stage's files with these paths loads are"
+        what = "from which stage the loads of these paths are"
         known = asked(what, lambda: ExpectedFiles(stage=location, url=self._url(location)))
         return known or ExpectedFiles()
 

@@ -103,12 +103,12 @@ def refuse_files_for_pipe(
     shown = first_few([repr(one) for one in files])
     if pending and has_copied:
         what = (
-            f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "
+            f"has {pending:,} files in its queue, and {shown} may be among them: a later try finds in "
             "load history what it has made of them"
         )
     elif pending:
         what = (
-            f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
+            f"has {pending:,} files in its queue, and {shown} may be among them: wait until it has loaded "
             "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
         )
     else:

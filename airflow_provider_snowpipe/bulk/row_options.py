@@ -179,7 +179,7 @@ def _differences(
         if name not in given and "TYPE" not in given:
             continue  # the stage's own counts
         if name == "EMPTY_FIELD_AS_NULL" and expected.get("FIELD_DELIMITER", "") is None:
-            continue  # a blank line is no row
+            continue  # a blank line is not a row
         left, right = (
             _value(name, one[name]) if name in one else _value(name, default) for one in (given, expected)
         )

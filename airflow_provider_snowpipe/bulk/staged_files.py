@@ -42,7 +42,7 @@ class StageReference:
         Blanks in a path are letters of it, at its end as well.
 
         :param text: the reference; the ``@`` may be left out
-        :raises ConfigurationError: if it is no such reference
+        :raises ConfigurationError: if it is not such a reference
         """
         found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
         if found is None:
@@ -409,7 +409,7 @@ def file_names(files: Any, *, may_be_none: bool = False) -> list[str]:
             files = json.loads(files)
         except ValueError:
             raise ConfigurationError(
-                f"files is the text {files[:80]!r}, which is no JSON list: give a list of paths, an XCom of "
+                f"files is the text {files[:80]!r}, not a JSON list: give a list of paths, an XCom of "
                 'one, or a template that ends in "| tojson"'
             ) from None
     if isinstance(files, (bytes, dict)) or not hasattr(files, "__iter__"):

@@ -53,7 +53,7 @@ def get_cli_commands() -> list[CLICommand]:
             _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
             *names,
             _arg("--json", action="store_true", help="print JSON"),
-            description="Ends with the status 1 when a check failed, 0 otherwise; warnings are no failures.",
+            description="Ends with the status 1 when a check failed, 0 otherwise; warnings are not failures.",
             module=f"{_PACKAGE}.doctor",
         ),
         _command(

@@ -192,7 +192,7 @@ class AccountHook(BaseHook):
 
         :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
             the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
-        :raises ConfigurationError: if it is no name of a table
+        :raises ConfigurationError: if it is not a name of a table
         :raises SqlError: if the sign-in fails
         """
         target = (*self.database_and_schema(), table)
@@ -235,7 +235,7 @@ class AccountHook(BaseHook):
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage by ``LIST``: ``name``, ``size``, ``md5``, ``last_modified``.
 
-        An object that stands for a folder, as consoles of object stores make them, is no file: COPY and pipes
+        What consoles of object stores make for a folder is not a file: COPY and pipes
         can fail on it (page "Copy data from a Google Cloud Storage stage", directory blobs).
 
         :param stage: the stage, with or without a path

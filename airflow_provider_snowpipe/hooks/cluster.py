@@ -76,7 +76,7 @@ class DriverPod:
 
     @property
     def has_succeeded(self) -> bool:
-        """True when Kubernetes calls it a success, which is no evidence of what is committed."""
+        """True when Kubernetes calls it a success, which is not evidence of what is committed."""
         return self.state == "Succeeded"
 
     def __str__(self) -> str:
@@ -283,7 +283,7 @@ class YarnApplication:
 
     @property
     def has_succeeded(self) -> bool:
-        """True when YARN calls it a success, which is no evidence of what is committed."""
+        """True when YARN calls it a success, which is not evidence of what is committed."""
         return self.state == "FINISHED" and self.final_status == "SUCCEEDED"
 
     def __str__(self) -> str:
@@ -379,7 +379,7 @@ class ResourceManager:
         return answer
 
     def _require_ready(self) -> None:
-        """Refuse what is no answer: one that has started again answers before it has read what it knew.
+        """Refuse what is not an answer: one that has started again answers before it has read what it knew.
 
         Observed with Hadoop 3.5: its applications are not found for seconds, and then go on.
         """

@@ -133,7 +133,7 @@ class SnowpipeConnection:
         path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
             raise self._wrong(
-                f"extra field 'ca_bundle' names {path!r}, which is no file "
+                f"extra field 'ca_bundle' names {path!r}, which is not a file "
                 "here: put the PEM file on every worker and triggerer, or leave the field empty"
             )
         if path is not None and _CERTIFICATE not in Path(path).read_bytes():
@@ -268,7 +268,7 @@ class SnowpipeConnection:
         endpoint = endpoint or f"https://{self.account()}{_DOMAIN}/oauth/token-request"
         if not _is_private(endpoint):
             raise self._wrong(
-                "the extra field 'token_endpoint' is no https address, and "
+                "the extra field 'token_endpoint' is not an https address, and "
                 "secrets are sent to it: give https://…; http is for this machine only (127.0.0.1)"
             )
         form = {"grant_type": grant, "redirect_uri": self.text("redirect_uri") or "https://localhost.com"}

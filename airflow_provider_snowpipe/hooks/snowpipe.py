@@ -176,7 +176,7 @@ class SnowpipeHook(AccountHook):
         return await asyncio.to_thread(self.list_channels)
 
     def table_columns(self) -> tuple[TableColumn, ...]:
-        """Describe the columns of the table whose default pipe this hook is for.
+        """Describe the columns of the table behind this hook's default pipe.
 
         :raises SqlError: if there is no such table, or signing in fails
         :raises ConfigurationError: if the pipe is not a table's default pipe
@@ -190,7 +190,7 @@ class SnowpipeHook(AccountHook):
 
         Each load asks, so this is the SQL API: importing the connector alone takes half a second.
 
-        :return: none where the table widens itself, or it is no default pipe, whose query makes the keys
+        :return: none where the table widens itself, or it is not a default pipe, whose query makes the keys
         :raises SqlError: if there is no such table
         :raises SnowpipeError: if the account does not answer, or refuses the credentials
         """

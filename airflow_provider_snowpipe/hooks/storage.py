@@ -101,7 +101,7 @@ def read_text(path: Any) -> str | None:
     except IsADirectoryError:
         raise ConfigurationError(f"{path} is a directory: name a file") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is no text in UTF-8: name another file ({error})") from None
+        raise ConfigurationError(f"{path} is not text in UTF-8: name another file ({error})") from None
     return text
 
 

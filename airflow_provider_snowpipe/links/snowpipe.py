@@ -69,7 +69,7 @@ def _finite(digits: str) -> float | int:
     if len(digits) < 19 and digits.lstrip("-").isdigit():
         return int(digits)
     if not abs(found := float(digits)) < _GREATEST:
-        raise ValueError("the number is no count of anything")
+        raise ValueError("the number is not a count of anything")
     return found
 
 

@@ -455,7 +455,7 @@ def rows_from_text(rows: Any) -> list[Any]:
             rows = json.loads(rows)
         except ValueError:
             raise ConfigurationError(
-                f"rows is the text {rows[:80]!r}, which is no JSON list: give a list of mappings, an XCom of "
+                f"rows is the text {rows[:80]!r}, not a JSON list: give a list of mappings, an XCom of "
                 'one, or a template that ends in "| tojson"'
             ) from None
     if isinstance(rows, Mapping):

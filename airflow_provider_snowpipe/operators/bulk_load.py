@@ -284,7 +284,7 @@ _REFUSED = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse what is no option of COPY, and options that this operator's own would contradict.
+    """Refuse what is not an option of COPY, and options that this operator's own would contradict.
 
     :raises ConfigurationError: naming the option and the reason
     """

@@ -81,7 +81,7 @@ class DriverLocation:
     def of(cls, kept: Any) -> Self | None:
         """Read a location that an earlier try kept.
 
-        :returns: None if it is no location
+        :returns: None if it is not a location
         """
         if not isinstance(kept, Mapping) or not all(isinstance(kept.get(f.name), str) for f in fields(cls)):
             return None
@@ -127,7 +127,7 @@ def processes_with(argument: str) -> list[Process]:
 class DriverMemory:
     """What a task instance knows from one try to the next, in the task state that Airflow has since 3.3.
 
-    Before that, and with ``durable=False``, it knows only whether this is a retry, and of which run.
+    Before that, and with ``durable=False``, it knows only whether this is a retry, and its run.
 
     :param durable: False forgets everything; before Airflow 3.3 the Spark provider sets it to False whatever
         the author specified
@@ -369,7 +369,7 @@ class ClientRun:
             return None
         if not location.is_here():
             log.warning(
-                "an earlier try ran its driver on %s, of which nothing is to be seen here; a new driver is "
+                "an earlier try ran its driver on %s, and nothing of it is to be seen here; a new driver is "
                 "submitted, and %s",
                 location.host,
                 if_it_runs,

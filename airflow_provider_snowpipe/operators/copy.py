@@ -166,7 +166,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             switches=["force", "deferrable"],
         )
         StagedChoice(stage, files, prefix, pattern).check()
-        # Of what is no template; names and options may be one.
+        # Of what is not a template; names and options may be one.
         written = CopyInto(("D", "S", "T"), "@S", columns=columns, expressions=expressions)
         if validation_mode is not None:
             written.validation(validation_mode)

@@ -384,8 +384,8 @@ class FileLoader:
     ) -> bool:
         """Keep the files of a load that are not loaded from being loaded by it; False where all are.
 
-        :param is_over: True ends a load of which all files are loaded; its error has to come back otherwise
-        :raises SourcePositionError: if one is gone of which no row is in the table
+        :param is_over: True ends a load with all its files in the table; its error has to come back otherwise
+        :raises SourcePositionError: if one is gone, and no row of it is in the table
         :raises FilesRejectedError: if rows of one that is loaded were rejected
         """
         done = self.take_back(given)

@@ -65,7 +65,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param force: True submits files although COPY or another pipe has loaded them
     :param wait_for_load: False ends the task when the pipe has taken the files
     :param load_timeout: seconds to wait for the loads
-    :param on_partial: ``fail`` or ``report`` a file of which only some rows are loaded
+    :param on_partial: ``fail`` or ``report`` a file that is loaded in part
     :param on_failed: the same for a file that failed to load
     :param on_unmatched: the same for files that the pipe's ``PATTERN`` leaves out
     :param on_nothing: the same for a stage without such a file

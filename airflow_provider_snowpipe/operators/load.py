@@ -233,7 +233,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         if has_backlog(source):
             prefix, statuses = self.channel_prefix or self.dag_id, self._pipe_hook().channel_statuses
             backlog = SourceBacklog(self._source, statuses, prefix, may_lack_table)
-        # Whether a pipe might be worth making is no question of a task that has to load now.
+        # Whether a pipe might be worth making is not a question of a task that has to load now.
         able: dict[str, Any] = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
         able["splits_csv"] = splits_csv(options)
         if files is None and not is_staged(source):

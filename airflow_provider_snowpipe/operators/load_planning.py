@@ -65,7 +65,7 @@ _BACKFILL = "backfill"
 def known_shape(shape: Any, context: Context | None = None) -> dict[str, Any]:
     """What is known of the data from the author and the kind of run.
 
-    :raises ConfigurationError: if it is no mapping, or a key or a value is wrong
+    :raises ConfigurationError: if it is not a mapping, or a key or a value is wrong
     """
     known = DataShape.known({} if shape is None else shape)
     if context is not None and _run_type(context) == _BACKFILL and "backfill" not in known:

@@ -292,7 +292,7 @@ def _addresses(source: Any) -> list[str]:
             source = json.loads(source)
         except ValueError:
             raise ConfigurationError(
-                f"source is {source[:80]!r}, which is no JSON list: give an address or a list of addresses"
+                f"source is {source[:80]!r}, which is not a JSON list: give an address or a list of addresses"
             ) from None
     found = [source] if isinstance(source, str) else list(source or ())
     if not found or not all(isinstance(one, str) and one for one in found):
@@ -312,7 +312,7 @@ _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modifi
 class SourceFiles:
     """The files below some addresses.
 
-    :param addresses: files, or folders, of which all files below count; whatever ``ObjectStoragePath`` takes
+    :param addresses: files, or folders with all files below them; whatever ``ObjectStoragePath`` takes
     :param conn_id: the connection for them, None for none
     :param pattern: only files whose path below the folder matches it, with ``*`` and ``?``
     """

@@ -466,7 +466,7 @@ def _values(
     taken: set[tuple[TaskKey, str]] = set()
     used = 0
     rows = session.execute(select(*columns, length.label("length")).where(*among)).all()
-    # The value of a COPY has each of its files, of which a page shows the number.
+    # The value of a COPY has each of its files; a page shows their number.
     passed = {(_key(row), "return_value") for row in rows if row.key == COPIES_KEY}
     for row in rows:
         size_of = row.length or 0

@@ -98,7 +98,7 @@ class LoadPlan:
     :param per_day: True when credits are those of a day, False when they are those of the whole load
     :param is_forced: True when the author chose the path
     :param compact: how to combine the files first, None where that is not worth it
-    :param nothing_to_load: True for data of which there is none: the path is that of the run before, or the
+    :param nothing_to_load: True if there is no data: the path is that of the run before, or the
         one that finds it out with the least effort
     """
 
@@ -122,7 +122,7 @@ class LoadPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self | None:
-        """Read what :meth:`as_json` made, among other keys; None if it is no plan, or of another release."""
+        """Read what :meth:`as_json` made, among other keys; None if it is not a plan of this release."""
         try:
             own = {one.name: value[one.name] for one in dataclasses.fields(cls)}
             own = checked_values(cls, own, "plan", skip_types=_NESTED)
@@ -256,7 +256,7 @@ def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
 
 
 def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
-    """The median latency of each path of which there are loads enough."""
+    """The median latency of each path that has loads enough."""
     latencies: dict[LoadPath, list[float]] = {}
     for load in loads:
         if load.latency is not None and load.latency > 0:

@@ -1,4 +1,4 @@
-"""The choice of a load path: what the shape allows, what is fresh enough, what is no flood, what is cheapest.
+"""The choice of a load path: what the shape allows, is fresh enough, is not a flood, and is cheapest.
 
 Each step leaves paths out for a reason that the plan repeats. No step reads the clock or anything but its
 arguments, so the same shape, policy and previous path give the same plan. More volume moves towards streaming
@@ -85,7 +85,7 @@ class _Choice:
         self.unfit: dict[LoadPath, str] = {}
 
     def nothing(self, what: str) -> LoadPlan:
-        """The plan for data of which there is none, which keeps the path of the run before."""
+        """The plan where there is no data: it keeps the path of the run before."""
         suited = self._suited()[0]
         path = self.policy.forced or next(
             (one for one in (self.previous, _COPY if self.shape.files else None) if one in suited), suited[0]

@@ -90,7 +90,7 @@ class DataShape:
     :param backfill: True for data of the past that nobody waits for
     :param live_into_files: True for rows that come one by one and are written to files only to be loaded
     :param given_to: who loads these very files already: ``copy``, ``pipe`` or None
-    :param partitions: ordered units of the source, each of which can have a channel
+    :param partitions: ordered units of the source; each can have a channel
     """
 
     bounded: bool = True

@@ -70,7 +70,7 @@ class SourceSpec(TypedArgument, ABC):
         """Complete a source's values from a connection; for those with ``takes_connection``.
 
         :param values: the source as the author gives it, whose keys win over the connection's
-        :param connection: an Airflow connection, of which this package needs host, port, schema, login,
+        :param connection: an Airflow connection: this package needs its host, port, schema, login,
             password and ``extra_dejson``
         :returns: the values without a secret, and the secrets
         """

@@ -134,7 +134,7 @@ def lines_as_written(text: str, rows: int) -> list[bytes]:
 
 
 def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
-    """Refuse keys of which JSON makes one text, so that the row would lose all values but one."""
+    """Refuse keys that are one text in JSON, so that the row would lose all values but one."""
     found: dict[str, Any] = {}
     for key in row:
         (text,) = json.loads(json.dumps({key: None}))
@@ -146,7 +146,7 @@ def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
 
 
 def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
-    """Cut NDJSON into its lines; empty lines are no rows."""
+    """Cut NDJSON into its lines; empty lines are not rows."""
     limits.check(0, len(body), origin)
     kind = next((kind for begin, kind in _COMPRESSED.items() if body.startswith(begin)), None)
     if kind is not None:
@@ -267,7 +267,7 @@ def numbered_by_column(
         except OffsetTokenError:
             raise OffsetTokenError(
                 f"channel {channel!r}, row {number}: column {column!r}, which numbers the rows, is "
-                f"{str(value)[:200]!r}, which is no position of the format {offset_class.format_name!r} (for "
+                f"{str(value)[:200]!r}, not a position of the format {offset_class.format_name!r} (for "
                 f"example {offset_class.example!r}): name the right one, offset_format=…; nothing was sent"
             ) from None
     for number, (before, offset) in enumerate(pairwise(offsets), start=2):

@@ -27,7 +27,7 @@ def _texts(but: str) -> str:
 
 
 _PASSWORD = re.compile(
-    # The number of a port is no password.
+    # The number of a port is not a password.
     rf"(://){_texts(':/@[')}*:(?!\d+(?:[/,;?]|$)){_texts('@')}*@"
     rf"|(jdbc:oracle:\w+:){_texts('/@')}+/(?:\"[^\"]*\"|{_texts('@')}+)@"
 )
@@ -102,7 +102,7 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
             value = json.loads(value or "null")
         except ValueError:
             raise ConfigurationError(
-                f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, or a template "
+                f"{name} is the text {value[:80]!r}, not a JSON object: give a mapping, or a template "
                 'that ends in "| tojson"'
             ) from None
     if value is not None and not isinstance(value, Mapping):
@@ -162,7 +162,7 @@ def _kinds(field: dataclasses.Field[Any]) -> set[str]:
 
 
 def _read(text: str, kinds: set[str]) -> Any:
-    """A number or a truth value of which a template has made text; any other text as it is."""
+    """A number or a truth value that a template has made a text; any other text as it is."""
     if "bool" in kinds:
         return {"true": True, "false": False}.get(text.strip().lower(), text)
     for kind in (int, float) if kinds & _NUMBERS else ():
@@ -192,7 +192,7 @@ def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
 
 
 def check_switch(name: str, value: object) -> None:
-    """Make sure that an argument that is no template field is True or False: any text would count as True."""
+    """Make sure that an argument without a template is True or False: any text would count as True."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} is {value!r}: give True or False; no template is rendered")
 
@@ -228,7 +228,7 @@ def named(counts: Mapping[str, int]) -> str:
 
 
 MOST_UNLOADED = 20
-"""Rows that did not load of which a run reports more than their number."""
+"""Rows that did not load, and that a run describes; of more it reports the number."""
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

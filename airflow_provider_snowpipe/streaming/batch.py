@@ -25,7 +25,7 @@ _RATIO_WEIGHT = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A record that is no row, because it cannot be decoded."""
+    """A record that is not a row, because it cannot be decoded."""
 
     position: Offset
     reason: str
@@ -38,11 +38,11 @@ class Undecoded:
 class Part:
     """Rows that are appended in one call and never divided.
 
-    What is no row takes part with its positions alone: a part may be without rows, and then is not appended.
+    What is not a row takes part with its positions alone. A part without rows is not appended.
 
     :param body: NDJSON, every row ended by a newline
     :param positions: the position of a row by its number from 0; None where they follow without a gap
-    :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
+    :param undecoded: the records from ``start`` to ``end`` that are not rows, because they cannot be decoded
     :param types: types of columns, by name, where the source has a schema that has more than the rows
     """
 
@@ -59,7 +59,7 @@ class Part:
 class AdmittedParts:
     """The rows of a channel that are sent, in parts that leave no position out.
 
-    A part of which no row is admitted belongs to its neighbours: the part before ends where it ends, or,
+    A part without an admitted row belongs to its neighbours: the part before ends where it ends, or,
     where there is none, the next one begins where it begins. So the offset token passes what is put aside.
     Each part is given when the next one that has rows was admitted.
 

@@ -45,7 +45,7 @@ class TypedArgument:
         self._check()
 
     def _check(self) -> None:
-        """Check the fields of which none is the output of another task."""
+        """Check the fields that are not the output of another task."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -56,7 +56,7 @@ class TypedArgument:
         return cls(**known_keys(cls, values, what))
 
     def as_json(self) -> dict[str, Any]:
-        """The value as a dictionary of JSON values: ``kind`` or ``type``, and whatever is no default."""
+        """The value as a dictionary of JSON values: ``kind`` or ``type``, and whatever is not a default."""
         given = {
             one.name: _plain(value)
             for one, value in self._given()
@@ -243,7 +243,7 @@ class RowPolicy(TypedArgument):
 
     @property
     def checks_rows(self) -> bool:
-        """True if rows are held against the table's columns before they are sent."""
+        """True if rows are compared with the table's columns before they are sent."""
         return self.check_rows or self.on_error == "dead_letter"
 
 

@@ -270,7 +270,7 @@ class ChannelFencedError(ChannelError):
 
     @property
     def spark_may_retry(self) -> bool:
-        """True: the newer writer may be another attempt of the same Spark task, whose end is the task's."""
+        """True: the newer writer may be another attempt of the same Spark task, and may end it."""
         return True
 
 

@@ -178,8 +178,8 @@ class KeyCheck:
 class UnknownKeys:
     """The keys of one channel's rows that match no column, counted by the rows that have them.
 
-    :param policy: ``fail`` refuses each; ``warn`` counts them and refuses rows of which no key matches
-    :param puts_aside: True where rows of which no key matches are put aside instead of refused
+    :param policy: ``fail`` refuses each; ``warn`` counts them and refuses rows without a key that matches
+    :param puts_aside: True where rows without a key that matches are put aside instead of refused
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class UnknownKeys:
         count = f"({counted(len(faults), 'such row')})"
         if faults[row] != NO_KEY:
             raise UnfitRowsError(
-                f"{which} has two keys for column {faults[row].column!r}, of which one value would be lost "
+                f"{which} has two keys for column {faults[row].column!r}, so that one value would be lost "
                 f"{count}. Neither it nor a row after it was sent: leave one key out, or put such rows aside "
                 "with on_error 'dead_letter'"
             )

@@ -85,7 +85,7 @@ def channel_names(given: object) -> list[str]:
 
 
 def check_name(kind: str, value: str) -> None:
-    """Refuse what is no name of a thing of this kind."""
+    """Refuse what is not a name of a thing of this kind."""
     if not value:
         raise ConfigurationError(f"{kind} is empty: give a non-empty name")
     if not isinstance(value, str):  # as a DAG that renders templates as native objects makes of digits
@@ -121,7 +121,7 @@ class PipeName:
 
     @property
     def default_table(self) -> str | None:
-        """The table whose default pipe this is, None for a pipe that somebody created."""
+        """The table of a default pipe, None for a pipe that somebody created."""
         if self.pipe.upper().endswith(DEFAULT_PIPE_SUFFIX):
             return self.pipe[: -len(DEFAULT_PIPE_SUFFIX)]
         return None
@@ -172,7 +172,7 @@ def option(name: str, value: OptionValue) -> str:
     written = name.upper()
     if not _OPTION_NAME.fullmatch(written):
         raise ConfigurationError(
-            f"option {name!r} is no name of an option: give letters, digits and underlines"
+            f"option {name!r} is not a name of an option: give letters, digits and underlines"
         )
     return f"{written} = {_written_value(written, value)}"
 

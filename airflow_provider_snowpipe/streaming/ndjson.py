@@ -78,7 +78,7 @@ def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | No
 
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:
-    """Refuse columns of which a row can have one only."""
+    """Refuse columns that stand for one column of a row."""
     seen: dict[str, str] = {}
     for name in names:
         if name.upper() in seen:

@@ -96,7 +96,7 @@ class OffsetBackup:
             backup = cls(of, _time(body["taken_at"]), channels, body["offset_format"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(
-                f"{origin} is no offset backup ({type(error).__name__}: {error}): name a file that the "
+                f"{origin} is not an offset backup ({type(error).__name__}: {error}): name a file that the "
                 "backup wrote"
             ) from None
         if of != pipe:
@@ -175,7 +175,7 @@ def _has_moved(status: ChannelStatus, before: KeptToken) -> bool:
 def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
     token = entry["offset_token"]
     if token is not None and not isinstance(token, str):
-        raise ValueError(f"channel {name!r} has the token {token!r}, which is no text")
+        raise ValueError(f"channel {name!r} has the token {token!r}, which is not text")
     return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]))
 
 

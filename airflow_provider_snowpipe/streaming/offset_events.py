@@ -101,7 +101,7 @@ class OffsetWatch:
             self._seen = dict(watermark.channels)
 
     def start_with(self, names: Collection[str]) -> None:
-        """Take the channels at the beginning: what they had committed is no news; of later ones all is."""
+        """Take the channels at the beginning: what they had committed is not news; of later ones all is."""
         if self._first is None:
             self._first = frozenset(names)
 

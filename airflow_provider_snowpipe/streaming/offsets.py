@@ -86,7 +86,7 @@ class Offset(ABC):
 
 
 class _PlainOffset(Offset):
-    """A position of which each field is a text that is not empty, or a number that is not negative."""
+    """A position whose fields are texts that are not empty, or numbers that are not negative."""
 
     def __post_init__(self) -> None:
         name: str

@@ -40,7 +40,7 @@ LastCheckpoints = Mapping[str, tuple[str, str]]
 """Channel and checkpoint that each source partition had last, by the digits that stand for the partition; a
 channel with bare tokens by its name."""
 _RECORD = "source-log"
-"""Stands for the run in a checkpoint of which the source alone shows the position."""
+"""Stands for the run in a checkpoint if the source alone shows its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class OwnChannel:
 def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> LastCheckpoints:
     """The last checkpoints of channels: by the record of earlier runs, without one by the source's own.
 
-    A record of which all runs died before they ended shows nothing that the source's own one lacks.
+    A record of runs that all died before their end shows nothing that the source's own one lacks.
     """
     begun = last or {}
     if last is not None and not (last and all(is_begun(token) for _, token in last.values())):
@@ -278,7 +278,7 @@ class EarlierChannels:
         status, found = bad[0]
         error = RowsRejectedError(
             f"the service rejected {counted(total, 'row')} that nobody has reported, on "
-            f"{counted(len(bad), 'channel')} whose positions are taken over; channel {status.channel!r} "
+            f"{counted(len(bad), 'channel')} with positions to take over; channel {status.channel!r} "
             f"(run {found.run}): {status.last_error_message or 'no message'}. Nothing was sent; the next "
             "try takes the positions over",
             channel=status.channel,

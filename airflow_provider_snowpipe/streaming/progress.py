@@ -451,6 +451,6 @@ def _read_json(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
         raise ConfigurationError(
-            f"targets is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
+            f"targets is the text {value[:80]!r}, which is not a JSON object: give a mapping, an XCom such "
             'as load.output["targets"], or a template that ends in "| tojson"'
         ) from None

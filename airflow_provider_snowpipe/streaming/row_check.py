@@ -1,7 +1,7 @@
-"""Rows held against a table's columns before they are sent, block by block.
+"""Rows compared with a table's columns before they are sent, block by block.
 
 A block of NDJSON is parsed once by Arrow with a schema that holds only what can go wrong, and the columns
-are judged as a whole; rows of which that is not sure are checked one by one
+are judged as a whole; rows that are not sure to fit are checked one by one
 (:mod:`~airflow_provider_snowpipe.streaming.row_values`). A row that stops the parser is left out where Arrow
 reports which one; where it does not, the block is halved until its bad rows are alone. What Arrow passes
 is certain; what it does not pass costs time, never a good row.
@@ -201,7 +201,7 @@ class RowCheck:
 
     @staticmethod
     def _doubts(form: ColumnForm, table: pa.Table, lines: BlockLines, low: int, high: int) -> Mask:
-        """Rows of which one column is not sure."""
+        """Rows with a column that is not sure to fit."""
         if form.form(lines.longest) is Form.OPAQUE:
             return np.ones(high - low, np.bool_)
         values = table.column(form.key).combine_chunks()

@@ -41,7 +41,7 @@ _SUFFIX = ".parquet"
 _LONGEST_NAME = 255
 """Bytes of a file's name, in the file systems that there are."""
 _MARK = "_pipe-"
-"""Begins the name of an empty file that shows by a digest of which pipe a channel's dead letters are."""
+"""Begins the name of an empty file that shows the pipe of a channel's dead letters by a digest."""
 SCHEMA = pa.schema(
     [
         pa.field("channel", pa.string(), nullable=False),
@@ -81,7 +81,7 @@ class DeadLetterStore(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
     def claim(self, pipe: str) -> None:  # noqa: B027  a store of another package need not know
-        """Learn whose channel it is, before anything else."""
+        """Take the channel that it belongs to, before anything else."""
 
     @abstractmethod
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
@@ -318,7 +318,7 @@ class Admission:
     and ``unloaded`` the first rows so far that were put aside or skipped.
 
     :param rules: how values are checked, None if they are not
-    :param columns: the table's columns, which keys are held against; none where they are not
+    :param columns: the table's columns, to compare keys with; none where they are not compared
     :param committed: the committed position when the channel was opened, None for NULL
     :param skips_undecoded: True skips and counts records that cannot be decoded, or carried by no request
     :param limits: what a request carries; None where nothing is too large

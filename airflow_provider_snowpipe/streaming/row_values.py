@@ -116,7 +116,7 @@ def _is_epoch(text: str) -> bool:
     return number.adjusted() < 20 and _EARLIEST <= number.to_integral_value(ROUND_HALF_UP) <= _LATEST
 
 
-# -- One row held against a table's columns, exactly --------------------------------------------------------
+# -- One row compared with a table's columns, exactly -------------------------------------------------------
 
 NOT_AN_OBJECT = "the row is not a JSON object"
 NOT_UTF8 = "the row is not valid UTF-8"
@@ -228,7 +228,7 @@ class RowValues:
 def parse_row(text: str) -> list[tuple[str, Any]] | None:
     """Read a row's keys and values in their order; numbers stay as they are written.
 
-    :returns: None if it is no JSON object
+    :returns: None if it is not a JSON object
     :raises RecursionError: if it is nested deeper than Python reads
     """
     try:
@@ -418,7 +418,7 @@ def columns_of_rows(
     Integers are NUMBER(38,0), other numbers FLOAT or, where it loses digits, NUMBER with a scale; ISO texts
     DATE, TIMESTAMP_NTZ(9) or TIMESTAMP_TZ(9), objects and arrays VARIANT, mixtures VARCHAR. All are nullable.
 
-    :param lines: NDJSON rows; those that are no JSON objects are skipped
+    :param lines: NDJSON rows; those that are not JSON objects are skipped
     :param types: types of columns, by name, that a schema of the rows has; they count before the values
     """
     kinds: dict[str, set[str]] = {}

@@ -157,7 +157,7 @@ class TableColumn:
 
 
 def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn, ...]:
-    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is skipped."""
+    """Read the result of ``DESCRIBE TABLE``; what is not a column of the table is skipped."""
     kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
     return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")
 
@@ -166,7 +166,7 @@ def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn,
 
 
 def table_of(pipe: PipeName) -> str:
-    """The quoted full name of the table whose default pipe this is."""
+    """The quoted full name of the default pipe's table."""
     if pipe.default_table is None:
         raise ConfigurationError(
             f"pipe {pipe} is not a table's default pipe, so that the columns of its rows are not the "
@@ -176,7 +176,7 @@ def table_of(pipe: PipeName) -> str:
 
 
 def show_table(pipe: PipeName) -> str:
-    """The statement that lists the table whose default pipe this is, and others that are named like it."""
+    """The statement that lists the default pipe's table, and others that are named like it."""
     like = string_literal(str(pipe.default_table))
     return f"SHOW TABLES LIKE {like} IN SCHEMA {full_name(pipe.database, pipe.schema)}"
 
@@ -250,7 +250,7 @@ def with_exact(columns: Iterable[TableColumn], required: Iterable[TableColumn]) 
 
 
 def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """The types of columns that two schemas name, each of which takes the values of both."""
+    """The types of columns that two schemas name; each takes the values of both."""
     found = dict(one)
     for name, kind in other.items():
         known = found.get(name, kind)

@@ -49,7 +49,7 @@ POLL_BUDGET_SECONDS = 20.0
 """Longest time for one request with its repetitions; after it the poll counts as an error."""
 ENDED, LOST = "ended", "lost"
 LOG_SECONDS = 60.0
-"""A wait of which as much is done as before is reported this often at most."""
+"""A wait without progress is reported this often at most."""
 
 Source = TypeVar("Source")
 

@@ -45,7 +45,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 
     **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also when the
     triggerer is killed, as each is written to the asset's state store before it is sent, and taken off there
-    when Airflow has it in its database. An event of which that is not known when the triggerer dies is sent
+    when Airflow has it in its database. If that is not known of an event when the triggerer dies, it is sent
     again, the same (``id``) but for ``"redelivered": true``; only such an event can be a double. Consecutive
     events share the watermark between them (``previous_token`` and ``previous_rows``), without gap or
     overlap. A trigger of Airflow 3.3.2 cannot ask which events are stored, so exactly once is not possible.
@@ -98,7 +98,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         """Make the poll of all watchers of one key, which gets what Airflow has stored (Airflow 3.3).
 
-        :param kwargs: arguments of one of them, of which only the key's count
+        :param kwargs: arguments of one of them; only those of the key count
         """
         from airflow.triggers.shared_stream import SharedStreamProducer
 

@@ -54,7 +54,7 @@ class SqliteRows(SourcePartition[int]):
     """What a task reads: rows behind a committed row id, to the end that the driver has fixed."""
 
     name: str
-    binding: Binding  # what the positions mean: of which table
+    binding: Binding  # what the positions mean: their table
     database: str
     table: str
     last: int

@@ -73,16 +73,16 @@ def public_key_pem(text: str) -> str:
     """Return an RSA public key as PEM.
 
     :param text: PEM, or its base64 body alone as ``RSA_PUBLIC_KEY`` takes it.
-    :raises InvalidPublicKeyError: when it is no RSA public key of at least 2048 bits.
+    :raises InvalidPublicKeyError: when it is not an RSA public key of at least 2048 bits.
     """
     body = "".join(_HEADER.sub("", text).split())
     pem = f"-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"
     try:
         key = serialization.load_pem_public_key(pem.encode("ascii"))
     except (ValueError, UnicodeEncodeError) as error:
-        raise InvalidPublicKeyError("it is no public key in PEM form") from error
+        raise InvalidPublicKeyError("it is not a public key in PEM form") from error
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size < _SMALLEST_KEY_BITS:
-        raise InvalidPublicKeyError(f"it is no RSA key of at least {_SMALLEST_KEY_BITS} bits")
+        raise InvalidPublicKeyError(f"it is not an RSA key of at least {_SMALLEST_KEY_BITS} bits")
     encoded = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return encoded.decode()
 
@@ -132,7 +132,7 @@ def invalid(reason: str) -> Refusal:
 
 
 def _claims(token: str) -> dict[str, Any] | None:
-    """Return a token's claims, unverified; None for a text that is no JWT."""
+    """Return a token's claims, unverified; None for a text that is not a JWT."""
     try:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
     except jwt.InvalidTokenError:
@@ -150,7 +150,7 @@ def _check_times(claims: dict[str, Any]) -> None:
     issued, expires = _seconds(claims.get("iat")), _seconds(claims.get("exp"))
     now = time.time()
     if issued is None or expires is None:
-        raise invalid("it lacks iat or exp, or they are no times")
+        raise invalid("it lacks iat or exp, or they are not times")
     if issued > now + _CLOCK_SKEW_SECONDS:
         raise invalid("it was issued in the future; check the client's clock")
     if expires < now - _CLOCK_SKEW_SECONDS or issued < now - _MAX_SECONDS - _CLOCK_SKEW_SECONDS:
@@ -192,7 +192,7 @@ class IssuedSecrets:
 def issue_access_token(secret: bytes, user: str, scope: str = "") -> str:
     """Return an OAuth access token that is good for :data:`ACCESS_TOKEN_SECONDS`.
 
-    :param scope: scopes of the request, of which ``session:role:NAME`` chooses the role.
+    :param scope: scopes of the request; ``session:role:NAME`` chooses the role.
     """
     now = int(time.time())
     claims = {"iss": ISSUER, "sub": user, "scp": scope, "iat": now, "exp": now + ACCESS_TOKEN_SECONDS}

@@ -584,7 +584,7 @@ def _work(arguments: argparse.Namespace, folder: Path) -> Work:
     try:
         json.loads(arguments.conf)
     except ValueError as error:
-        raise ConfigurationError(f"--conf is no JSON: {error}") from error
+        raise ConfigurationError(f"--conf is not JSON: {error}") from error
     home = folder / "airflow"
     _new_airflow(home)
     command = [sys.executable, "-c", _DAG_PROGRAM, str(dag), arguments.dag_id or "", arguments.conf]
@@ -598,7 +598,7 @@ def _plan(path: Path) -> dict[str, Any]:
     try:
         plan = json.loads(_file(path).read_text())
     except ValueError as error:
-        raise ConfigurationError(f"--plan {path} is no JSON: {error}") from error
+        raise ConfigurationError(f"--plan {path} is not JSON: {error}") from error
     if not isinstance(plan, dict) or set(plan) - _PLAN_KEYS or not plan.get("command"):
         raise ConfigurationError(f'--plan {path}: give {{"command": [..]}}, and "env" and "init" if needed')
     return plan
@@ -619,5 +619,5 @@ def _file(path: Path | None) -> Any:
     if path is None:
         return None
     if not path.expanduser().is_file():
-        raise ConfigurationError(f"{path} is no file")
+        raise ConfigurationError(f"{path} is not a file")
     return path.expanduser().resolve()

@@ -208,7 +208,7 @@ class Catalog:
             try:
                 self._attach(file)
             except duckdb.Error:
-                # A file without its head, because the disk is full, is no database at the next start either.
+                # A file without its head, because the disk is full, is not a database at the next start.
                 file.unlink(missing_ok=True)
                 raise
             self._databases[name].create_schema(DEFAULT_SCHEMA)

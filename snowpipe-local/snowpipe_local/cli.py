@@ -154,7 +154,7 @@ def _seconds(text: str) -> float:
         return float(text) if unit is None else float(text[:-1]) * unit
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no time; write for example 90s, 15m, 2h or 31d"
+            f"'{text}' is not a time; write for example 90s, 15m, 2h or 31d"
         ) from error
 
 

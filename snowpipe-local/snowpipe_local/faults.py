@@ -224,7 +224,7 @@ def pipe_parts(name: str) -> tuple[str, str, str]:
     """
     parts = [part.strip('"') for part in name.split(".", 2)]
     if len(parts) != 3 or not all(parts):
-        raise ConfigurationError(f"'{name}' is no pipe; write DATABASE.SCHEMA.PIPE")
+        raise ConfigurationError(f"'{name}' is not a pipe; write DATABASE.SCHEMA.PIPE")
     return parts[0], parts[1], parts[2]
 
 

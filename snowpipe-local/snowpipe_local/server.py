@@ -413,7 +413,7 @@ def _bind(requested: int) -> socket.socket:
         listener.bind((HOST, requested))
     except OverflowError as error:
         listener.close()
-        raise DataDirectoryError(f"{requested} is no port: choose one from 1 to 65535 with --port") from error
+        raise DataDirectoryError(f"{requested} is not a port: give --port from 1 to 65535") from error
     except OSError as error:
         listener.close()
         raise DataDirectoryError(

@@ -199,7 +199,7 @@ class ColumnType:
 
     @property
     def kept_micros(self) -> int:
-        """Microseconds of which a TIME or TIMESTAMP keeps whole multiples; 1 for every other type."""
+        """Microseconds in the unit of a TIME or TIMESTAMP; 1 for every other type."""
         has_less = self.kind.startswith("TIME") and self.precision is not None and self.precision < 6
         return int(10 ** (6 - (self.precision or 0))) if has_less else 1
 

@@ -346,7 +346,7 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     credentials = standing_credentials(options.credentials_file)
     columns = describe_table(options.account_url, credentials, table, ca_bundle=options.ca_bundle)
     if not columns:
-        raise ConfigurationError(f"table {table} has no column that rows could be held against")
+        raise ConfigurationError(f"table {table} has no column to compare rows with")
     _columns_kept.clear()
     _columns_kept[key] = (columns, time.monotonic() + _KEPT_SECONDS)
     return columns
@@ -422,7 +422,7 @@ class BegunBatch:
     def compare(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Finding]:
         """Hold one partition's rows against what is committed; runs in a Spark task, and sends nothing.
 
-        Shares of which nothing is committed are not read.
+        Shares without a commit are not read.
         """
         options = self.options
         try:

@@ -216,7 +216,7 @@ class WriteOptions:
 
     @property
     def checks_rows(self) -> bool:
-        """True if rows are held against the table's columns before they are sent."""
+        """True if rows are compared with the table's columns before they are sent."""
         return self.check_rows or self.on_error == "dead_letter"
 
     @property

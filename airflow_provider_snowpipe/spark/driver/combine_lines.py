@@ -84,7 +84,7 @@ def _split_header(found: Iterator[bytes], path: str) -> tuple[bytes, bytes]:
             break
     line, end, rest = text.partition(b"\n")
     if len(line) > _LONGEST_HEADER and not end:
-        raise ConfigurationError(f"file {path!r} has no line end in its first megabyte: it is no text")
+        raise ConfigurationError(f"file {path!r} has no line end in its first megabyte: it is not text")
     return line.removesuffix(b"\r"), rest
 
 
@@ -128,7 +128,7 @@ def _line_after(stream: IO[bytes], cut: int, size: int) -> int:
     return size
 
 
-# -- Which lines of which files go into which new file: planned on the driver, from the files' sizes -----
+# -- The lines of each new file, and their files of before: planned on the driver, from the files' sizes -----
 #
 # A cut is a byte of a file. Whoever reads from one goes on to the end of the line that it is in, and
 # whoever reads up to it ends there, so that no line is read twice or not at all.

@@ -68,7 +68,7 @@ class JobPlan:
         ``kafka:<topic>`` for a topic of a Kafka source's cluster
     :param columns: the table's columns, for the checks
     :param unknown_columns: what becomes of keys that match none of ``columns``, where those are given:
-        ``warn`` counts them, and refuses rows of which no key matches; ``fail`` refuses the first one;
+        ``warn`` counts them, and refuses rows without a key that matches; ``fail`` refuses the first one;
         ``ignore`` does not check
     :param on_data_loss: ``fail``: the run fails if the committed position is not in the source any more;
         ``skip``: it goes on with what the source still has after that position

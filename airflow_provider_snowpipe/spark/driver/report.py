@@ -28,7 +28,7 @@ START_FILE = "start.json"
 
 
 class UnreadableReportError(ConfigurationError):
-    """What a driver has left is no report of this release."""
+    """What a driver has left is not a report of this release."""
 
 
 def versioned_object(

@@ -387,7 +387,7 @@ class Run:
         self._source.mark_complete(complete)
 
     def _pass_what_is_no_row(self) -> None:
-        """Set the tokens of channels behind records of which none is a row that could carry them.
+        """Set the tokens of channels behind records that have no row to carry them.
 
         Done by compare-and-set when the tasks have ended and what they put aside is safe.
         """

@@ -80,7 +80,7 @@ class JobSession:
 
         # This stops all of Spark. PySpark's own ``stop`` then waits for its server of accumulators, which
         # polls once a second (observed with Spark 4.2), and which ends with this process as well.
-        with suppress(Py4JError):  # of which that ``stop`` warns
+        with suppress(Py4JError):  # ``stop`` warns of it
             _context_of(spark)._jsc.stop()
         Thread(target=spark.stop, name="snowpipe-stop", daemon=True).start()
 
@@ -267,7 +267,7 @@ class _Result(pickle.Unpickler):
                 return found
         raise ConfigurationError(
             f"the Spark Connect server answered with {module}.{name}, which no task of this job returns: "
-            "see whose server it is, and whether what is in between changes its answers"
+            "see who runs the server, and whether anything in between changes its answers"
         )
 
 

@@ -138,7 +138,7 @@ def _write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[
         files.delete(path, True)
         below, sizes = "cut", _sizes(session, f"{folder}/cut")
     counts: dict[str, int] = {}
-    if sizes:  # of which the formats that have a footer read nothing else
+    if sizes:  # formats that have a footer read nothing else of it
         counted = session.read.format(form).load(f"{folder}/{below}").groupBy("_metadata.file_name").count()
         counts = {str(name): int(count) for name, count in counted.collect()}
     return [

@@ -294,7 +294,7 @@ def _wire(one: pa.Field, *, as_numbers: bool) -> pa.Field:
 
 
 def changes(kind: pa.DataType) -> bool:
-    """True for a type of which :func:`restored` makes something else than Arrow reads."""
+    """True for a type that :func:`restored` makes other than Arrow reads it."""
     if _is_self_scaled(kind) or kind == pa.uuid():
         return True
     return any(changes(kind.field(at).type) for at in range(kind.num_fields))

@@ -282,7 +282,7 @@ class FileUnits:
             self.require_table()
 
     def require_log(self, known: str = "") -> str:
-        """Refuse a log in whose place another one was by which COPY or pipes were given files.
+        """Refuse a log that has replaced another one, by which COPY or pipes were given files.
 
         :param known: a log that Airflow knows, as :attr:`known_log`
         :return: the full name of the ledger that was asked
@@ -393,7 +393,7 @@ class FileUnits:
 
 
 def _is_behind(file: SourceFile, committed: UnitOffset | None) -> bool:
-    """True for a file of which no row is committed, and which has rows."""
+    """True for a file with rows, but without a committed one."""
     if file.size <= file.start:
         return False
     if committed is None or file.unit > committed.unit:

@@ -196,9 +196,9 @@ def _check_profile(profile: str) -> None:
             "executors needs it"
         ) from None
     except ValueError:
-        raise ConfigurationError(f"sdk_profile {profile!r} is no JSON file") from None
+        raise ConfigurationError(f"sdk_profile {profile!r} is not a JSON file") from None
     if not isinstance(found, dict):
-        raise ConfigurationError(f"sdk_profile {profile!r} is no JSON object")
+        raise ConfigurationError(f"sdk_profile {profile!r} is not a JSON object")
 
 
 _environment = Lock()

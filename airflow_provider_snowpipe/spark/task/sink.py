@@ -55,7 +55,7 @@ class SinkSettings:
     """What a task needs to know besides its partition, as the plan has it; holds no credential.
 
     :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
-    :param columns: the table's columns, which keys of rows are held against; none where they are not
+    :param columns: the table's columns, to compare keys of rows with; none where they are not compared
     :param has_bare_tokens: True for channels of a Kafka connector
     """
 

@@ -54,7 +54,7 @@ def grant(
 def revoke(
     state: AccessState, privileges: Iterable[str], target: Securable, role: str, *, option_only: bool = False
 ) -> None:
-    """Revoke privileges on an object, or only the right to grant them on; absent ones are no error."""
+    """Revoke privileges on an object, or only the right to grant them on; absent ones are not errors."""
     for privilege in privileges:
         known = state.grants.get((target, role, privilege))
         if known is None:

@@ -142,7 +142,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A programmatic access token of a user, of which only the digest is kept.
+    """A programmatic access token of a user; only its digest is kept.
 
     :param digest: SHA-256 of the token, hexadecimal.
     :param role: role that it is restricted to, or None for the user's default role.

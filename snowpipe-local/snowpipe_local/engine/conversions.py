@@ -152,7 +152,7 @@ def _read(macro: str) -> Callable[[str, str], str]:
 
 
 def _object(raw: str, cast: str) -> str:
-    # The name of another JSON type is no JSON, so this cast fails; error() could not stand inside TRY.
+    # The name of another JSON type is not JSON, so this cast fails; error() could not stand inside TRY.
     otherwise = f"CAST(json_type({raw}) AS JSON)" if cast == "CAST" else "NULL"
     return (
         f"CASE WHEN {raw} IS NULL THEN NULL WHEN json_type({raw}) = 'OBJECT' THEN {raw} ELSE {otherwise} END"
@@ -235,7 +235,7 @@ def too_long(column: Column, value: str) -> str | None:
 
 # -- Why a row cannot be stored: branches of the CASE that names the reason, without the value -----------
 
-# The line ``l`` as JSON, NULL when it is no object.
+# The line ``l`` as JSON, NULL when it is not an object.
 AS_OBJECT = "CASE WHEN json_valid(l) THEN CASE WHEN json_type(l) = 'OBJECT' THEN l::JSON END END"
 NOT_AN_OBJECT = "WHEN j IS NULL THEN 'the row is not a JSON object'"
 

@@ -106,7 +106,7 @@ def plan(
 ) -> tuple[Table, list[str]] | None:
     """Return the table as the rows make it, and the DuckDB statements for that; None when it stays.
 
-    :param source: name of the relation with the column ``l``; lines that are no JSON objects are ignored.
+    :param source: name of the relation with the column ``l``; lines that are not JSON objects are ignored.
     :param exact: keys are compared with the case of columns (MATCH_BY_COLUMN_NAME = CASE_SENSITIVE).
     :raises EvolutionError: for a name that no column can have, or too many new columns.
     """

@@ -56,7 +56,7 @@ class Lines:
 
 
 def split_lines(body: bytes) -> Lines:
-    r"""Index the rows of a body; empty lines (``\n`` or ``\r\n``) are no rows.
+    r"""Index the rows of a body; empty lines (``\n`` or ``\r\n``) are not rows.
 
     SDK 1.9.1 puts an empty line between two appends (observed).
 

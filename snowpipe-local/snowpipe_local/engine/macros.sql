@@ -30,7 +30,7 @@ CREATE OR REPLACE MACRO _ended(s) AS
 CREATE OR REPLACE MACRO _ended_time(s) AS
     CASE WHEN s IS NULL OR (_plain_end(s) AND s[3] = ':' AND s[:2] <> '24') THEN s ELSE chr(1) || s END;
 
--- The engine takes an odd number of digits, and its error for other characters is no Unicode.
+-- The engine takes an odd number of digits, and its error for other characters is not Unicode.
 CREATE OR REPLACE MACRO _hex(s) AS unhex(CASE WHEN regexp_full_match(s, '(?:[0-9A-Fa-f]{2})*') OR s IS NULL THEN s ELSE 'x' END);
 
 -- A number in a text counts seconds, milliseconds, microseconds or nanoseconds by its size
@@ -201,7 +201,7 @@ CREATE OR REPLACE MACRO _array_of(l) AS
 -- As text: a list of the elements takes some 450 bytes for each of them.
 CREATE OR REPLACE MACRO _concatenated(a, b) AS
     CASE WHEN strlen(a) + strlen(b) > $MAX_TEXT THEN CAST(CAST('too long and would be truncated' AS INTEGER) AS JSON)
-        WHEN NOT (ltrim(a) ^@ '[' AND ltrim(b) ^@ '[') THEN error('an argument is no array')
+        WHEN NOT (ltrim(a) ^@ '[' AND ltrim(b) ^@ '[') THEN error('an argument is not an array')
         WHEN regexp_full_match(a, '\s*\[\s*\]\s*') THEN b WHEN regexp_full_match(b, '\s*\[\s*\]\s*') THEN a
         ELSE CAST(regexp_replace(a, '\s*\]\s*$', ',') || regexp_replace(b, '^\s*\[', '') AS JSON) END;
 
@@ -270,7 +270,7 @@ CREATE OR REPLACE MACRO _has_key_twice(t) AS
         CAST(json_keys(chr(9) || '[' || _shallow(t) || ']', '$..*') AS VARCHAR[][]),
         lambda k: len(k) <> list_unique(k))) > 0;
 
--- A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is no JSON to
+-- A number with an exponent stays a DOUBLE: json() would write it without. What is too deep is not JSON to
 -- json(): error() would keep the engine from taking the value by its alias. Not with _sorted_keys, which
 -- would write all of it seven times: the engine took 5 ms to prepare a statement.
 CREATE OR REPLACE MACRO _parse_json(t) AS
@@ -284,7 +284,7 @@ CREATE OR REPLACE MACRO _parse_json(t) AS
 
 CREATE OR REPLACE MACRO _try_parse_json(t) AS CASE WHEN json_valid(t) AND _shallow(t) IS NOT NULL THEN _parse_json(t) END;
 
--- An object that has a key twice is no JSON. Not a condition inside the argument of _parse_json, which
+-- An object that has a key twice is not JSON. Not a condition inside the argument of _parse_json, which
 -- would write it eight times: the engine took 4 ms to prepare a statement.
 CREATE OR REPLACE MACRO _parse_json_once(t) AS CASE WHEN _has_key_twice(t) THEN json('duplicate object attribute') ELSE _parse_json(t) END;
 

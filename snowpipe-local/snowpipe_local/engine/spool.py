@@ -69,7 +69,7 @@ class KeyRing:
     """Keys of bodies on disk: one for new bodies, and older ones while bodies under them exist.
 
     :param file: JSON, mode 0600; created with a first key when it is missing.
-    :raises DataDirectoryError: when it exists and is no key ring.
+    :raises DataDirectoryError: when it exists and is not a key ring.
     """
 
     def __init__(self, file: Path) -> None:
@@ -214,7 +214,7 @@ class Spool:
             raise SpoolError(f"the body {path.name} is not on disk") from error
         name, start = _key_id(content), _HEADER_BYTES + _NONCE_BYTES
         if name is None:
-            raise SpoolError(f"the file {path.name} is no body of this service")
+            raise SpoolError(f"the file {path.name} is not a body of this service")
         try:
             return self._cipher(name).decrypt(
                 content[_HEADER_BYTES:start], memoryview(content)[start:], _bound_to(path)

@@ -97,7 +97,7 @@ class SchemaObjects:
             self._objects = {**self._objects, (new.kind, new.schema, new.name): new}
 
     def remove(self, kind: str, schema: str, name: str) -> None:
-        """Forget an object; an absent one is no error."""
+        """Forget an object; an absent one is not an error."""
         with self._lock:
             self._delete(self._cursor, kind, schema, name)
             self._objects = {key: v for key, v in self._objects.items() if key != (kind, schema, name)}

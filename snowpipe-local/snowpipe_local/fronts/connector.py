@@ -412,7 +412,7 @@ def _may_be_several(text: str, requested: int) -> bool:
 
 
 def _unknown_call(request: Request) -> Refusal:
-    return Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is no call of the local service")
+    return Refusal(404, "NOT_FOUND", f"/{'/'.join(request.segments)} is not a call of the local service")
 
 
 def _described(session: Session, text: str) -> Response:

@@ -127,7 +127,7 @@ class FilePipesFront:
                 return self._history_scan(request, *self._pipe(name, roles, {"MONITOR", "OPERATE"}))
             case "POST", ("v1", "notifications", "s3"):
                 return self._bucket_events(request, roles)
-        why = f"{request.method} /{'/'.join(request.segments)} is no call of the Snowpipe REST API"
+        why = f"{request.method} /{'/'.join(request.segments)} is not a call of the Snowpipe REST API"
         raise Refusal(404, _MISSING, why)
 
     def _pipe(self, name: str, roles: frozenset[str], needed: set[str]) -> tuple[Database, FilePipe]:

@@ -18,7 +18,7 @@ from snowpipe_local.faults import Faults
 # -- Content-Encoding of bodies, undone with bounded memory and in time that grows with the body only ----
 
 MAX_DECODED_BYTES = 256 << 20
-# Rows that repeat compress well; beyond these bytes so many for one on the wire are no rows any more.
+# Rows that repeat compress well; beyond these bytes so many for one on the wire are not rows any more.
 _FREE_BYTES = 32 << 20
 _MOST_RATIO = 250
 # Four bytes of zstd can stand for 128 KiB: the input of one call bounds what it returns to 256 or 16 MiB.

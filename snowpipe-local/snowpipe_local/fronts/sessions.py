@@ -128,7 +128,7 @@ class Sessions:
     user is disabled or dropped or loses the session's role, or the key or access token that opened it.
 
     :param account: knows which users there are, and every change of them.
-    :param idle_seconds: a session of which nothing was asked for so long ends.
+    :param idle_seconds: a session without a request for so long ends.
     """
 
     def __init__(self, account: Account, idle_seconds: float) -> None:
@@ -338,7 +338,7 @@ def _version(data: Mapping[str, Any]) -> tuple[int, ...]:
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:
     """Take database, schema and warehouse of the login, or the user's defaults.
 
-    A wrong or hidden name is no error, as in Snowflake; it leaves the session without that name.
+    A wrong or hidden name is not an error, as in Snowflake; it leaves the session without that name.
     """
     known = session.catalog.access.state.users.get(session.user)
     session.warehouse = _exact(query.get("warehouse", "")) or (known.default_warehouse if known else None)

@@ -163,7 +163,7 @@ class SqlApiFront:
 
 
 def _check_types(body: Mapping[str, Any]) -> None:
-    """Refuse a statement, name or parameter that is no text or other single value; none is shown.
+    """Refuse a statement, name or parameter that is not text or other single value; none is shown.
 
     :raises Refusal: 400.
     """

@@ -153,7 +153,7 @@ class StreamingFront:
             case _, ("v2", "streaming", "databases", d, "schemas", s, "pipes", p, "channels", c):
                 return self._channel_call(request, d, s, p, c)
         raise Refusal(
-            404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is no call of this service"
+            404, "NOT_FOUND", f"{request.method} /{'/'.join(request.segments)} is not a call of this service"
         )
 
     # -- control plane --------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class StreamingFront:
             "bulk-channel-status": (self._bulk_status, STATUS),
         }
         if request.method != "POST" or verb not in calls or not text:
-            raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is no call of this service")
+            raise Refusal(404, "NOT_FOUND", f"{request.method} ..:{verb} is not a call of this service")
         call, privileges = calls[verb]
         return call(request, *self._pipe(self._roles(request), _path(database, schema, text), privileges))
 
@@ -249,7 +249,7 @@ class StreamingFront:
 
     def _append(self, request: Request, path: PipePath, name: str, kind: str) -> Response:
         if request.method != "POST" or kind not in ("rows", "filebuffer"):
-            raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is no call of this service")
+            raise Refusal(404, "NOT_FOUND", f"{request.method} ../{kind} is not a call of this service")
         token = request.bearer()
         roles = self.account.roles(self.account.verify_scoped_token(token), token)
         if self.faults.refuse_append():

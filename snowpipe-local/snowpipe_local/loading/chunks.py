@@ -239,7 +239,7 @@ class _Lines:
             table = pa.concat_tables([table, broken.set_column(1, "x", reasons)]).sort_by("i")
 
         def locate(record: int, _field: int | None) -> Position:
-            # Empty lines are no records, but they count as lines.
+            # Empty lines are not records, but they count as lines.
             filled = [n for n, line in enumerate(body.split(b"\n")) if line not in (b"", b"\r")]
             return Position(before + filled[record - base] + 1, 1)
 
@@ -268,7 +268,7 @@ class _Documents:
     def _cut(self, text: bytes, depth: int, final: bool) -> tuple[Chunk | None, int]:
         self._depth = depth
         starts, stops = _documents(text, depth)
-        # Anything but blanks and commas between documents is no JSON.
+        # Anything but blanks and commas between documents is not JSON.
         gaps = np.ones(len(text), dtype=bool)
         edges = np.zeros(len(text) + 1, dtype=np.int32)
         edges[starts] += 1

@@ -44,7 +44,7 @@ class CsvDialect:
     :param bare_escape: escape inside fields that are not enclosed; empty for none.
     :param nulls: texts that stand for NULL.
     :param empty_is_null: an empty field that is not enclosed is NULL.
-    :param skip_blank: empty lines are no records.
+    :param skip_blank: empty lines are not records.
     """
 
     field: bytes = b","

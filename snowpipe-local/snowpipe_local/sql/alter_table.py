@@ -261,7 +261,7 @@ def _read_type(reader: Reader) -> ColumnType:
     written = reader.until(",", ")")
     definition = translate.parse(f"CREATE TABLE t (c {written})").find(exp.ColumnDef)
     if definition is None or definition.kind is None or definition.constraints:
-        raise compilation_error(f"'{written[:30]}' is no data type.")
+        raise compilation_error(f"'{written[:30]}' is not a data type.")
     return ColumnType.from_sqlglot(definition.kind)
 
 

@@ -252,7 +252,7 @@ _CLASSES: tuple[tuple[type[duckdb.Error], str, str, str], ...] = (
 
 
 def disk_full() -> SqlError:
-    """Return the error of a statement for whose rows there was no room (000603)."""
+    """Return the error of a statement whose rows did not fit into memory (000603)."""
     why = "The statement was rolled back: the disk of the local service is full. Free some space, try again."
     return SqlError("000603", "53100", why)
 
@@ -380,7 +380,7 @@ def check_lists(tokens: Sequence[Token]) -> None:
 
 
 def check_calls(tokens: Sequence[Token], text: str, tree: exp.Expr | None) -> None:
-    """Refuse a call of what is no function of Snowflake's, or with another number of arguments.
+    """Refuse a call of what is not a function of Snowflake's, or with another number of arguments.
 
     :param tree: the parsed statement, which separates calls from other names before one; None when the
         statement could not be parsed, perhaps for such a call.
@@ -427,7 +427,7 @@ def _wrong_number(call: _Call, text: str, code: str, words: str, expected: str) 
 
 
 def _wrong(tokens: Sequence[Token]) -> Iterator[_Call]:
-    """Yield the names before a parenthesis that are no function or do not take so many arguments."""
+    """Yield the names before a parenthesis that are not functions or do not take so many arguments."""
     # Of each bracket that is open: its position, and the commas so far.
     opened: list[list[int]] = []
     for at, token in enumerate(tokens):

@@ -250,7 +250,7 @@ class Executions:
     ) -> tuple[Any, bool]:
         """Return what a request started, starting it only when the request id is new to its owner.
 
-        :param owner: whose the request id is: the session, or the user where there is none.
+        :param owner: owner of the request id: the session, or the user where there is none.
         :param request_id: the client's id of the request; a repeat after a lost answer carries the same.
         :param make: makes an object with a ``query_id``.
         :returns: the object, and whether it was made now.

@@ -85,7 +85,7 @@ def alter_session(session: Session, reader: Reader) -> Result:
 
     A change of AUTOCOMMIT commits the open transaction ("Transactions", "Autocommit").
 
-    :raises SqlError: 001006 for a name that is no parameter.
+    :raises SqlError: 001006 for a name that is not a parameter.
     """
     changed: dict[str, Any] = (
         dict(reader.properties(needed=True))

@@ -328,7 +328,7 @@ def _to_binary(node: exp.ToBinary) -> exp.Expr:
 
 
 def _date_add(node: exp.DateAdd) -> exp.Expr:
-    """A text is a timestamp, of which the time counts ("DATEADD")."""
+    """A text is a timestamp with its time ("DATEADD")."""
     if isinstance(node.this, exp.Null) or (isinstance(node.this, exp.Literal) and node.this.is_string):
         node.set("this", exp.cast(node.this.copy(), "TIMESTAMP"))
     return node

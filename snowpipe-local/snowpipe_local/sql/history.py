@@ -126,7 +126,7 @@ def end(session: Session, statement: Statement, result: Result | None, error: Sq
 
 
 def query_type(text: str) -> str:
-    """Return QUERY_TYPE of a statement by its first words; UNKNOWN for what is no statement."""
+    """Return QUERY_TYPE of a statement by its first words; UNKNOWN for what is not a statement."""
     head = text[:1000]
     for pattern, kind in _TYPES:
         if pattern.match(head):

@@ -29,7 +29,7 @@ _NUMBERS = {exp.DataType.Type.INT: 10, exp.DataType.Type.BIGINT: 19}
 
 
 def only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Reader], Result]:
-    """Return a handler of a statement about tables that refuses one which is no Iceberg table."""
+    """Return a handler of a statement about tables that refuses one which is not an Iceberg table."""
 
     def handle(session: Session, reader: Reader) -> Result:
         position = reader.position

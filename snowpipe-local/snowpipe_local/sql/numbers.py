@@ -71,13 +71,13 @@ def _operation(node: exp.Expr) -> exp.Expr:
     return node if made.scale is None or made.scale >= kept else decimal(node, made.scale)
 
 
-# -- Values of which an expression has one: the engine would round those of a larger scale ----------------
+# -- The values of a choice: the engine would round those of a larger scale --------------------------------
 #
 # Beside a NUMBER(38, 0) its common type of 2.5 is NUMBER(38, 0) as well; Snowflake's has the largest scale.
 
 
 def _of_one_scale(node: exp.Expr) -> None:
-    """Cast the values of which an expression has one to their common type, where that has a larger scale."""
+    """Cast the values of a choice to their common type, where that has a larger scale."""
     values = [(value, type_of(value).scale) for value in choices(node)]
     scales = {scale for _, scale in values if scale is not None}
     unknown = [value for value, scale in values if scale is None]
@@ -181,7 +181,7 @@ def computed(node: exp.Expr) -> exp.Expr:
 
 
 def _to_digits(node: exp.Expr) -> exp.Expr:
-    """Return ROUND and TRUNC as a choice where their digits are no constant, as the engine's are."""
+    """Return ROUND and TRUNC as a choice where their digits are not constants, as the engine's are."""
     given = functions.arguments(node)
     if len(given) != 2 or _is_literal(given[1]):
         return node

@@ -73,7 +73,7 @@ def enforce(session: Session, tree: exp.Expr, typed: Collection[int] = ()) -> No
     """Let a prepared INSERT, UPDATE or MERGE check what it writes; a table without limits stays as it is.
 
     :param typed: numbers of the placeholders whose values need no reading (:func:`is_plain`).
-    :raises SqlError: 100078 for a literal that is too long, 100115 for one that is no hexadecimal text.
+    :raises SqlError: 100078 for a literal that is too long, 100115 for one that is not a hexadecimal text.
     """
     table = sources.changed_table(session, tree)
     if table is not None and any(map(_is_limited, table.columns)):
@@ -197,7 +197,7 @@ def described(
 
     :param projections: what the statement wrote for them; not used where a star stands for several.
     :param shown: what is known of their types.
-    :raises SqlError: 000002 for a difference of times, which is no value in Snowflake.
+    :raises SqlError: 000002 for a difference of times, which is not a value in Snowflake.
     """
     if any(str(kind) == "INTERVAL" for _, kind in columns):
         raise unsupported("data type INTERVAL")

@@ -341,7 +341,7 @@ class Reader:
 
     @classmethod
     def of_file_command(cls, text: str, bindings: Bindings) -> Reader:
-        """Return the reader of a PUT or GET: a path is no comment, and ends at a blank."""
+        """Return the reader of a PUT or GET: a path is not a comment, and ends at a blank."""
         plain = _inlined_words(text, bindings)
         return cls(plain, _tokens(plain, _TOKENIZERS.file_command))
 
@@ -383,7 +383,7 @@ class Reader:
     def ahead(self, count: int) -> str:
         """Return the next words without reading them.
 
-        :param count: how many tokens to read; one that is no word is an empty text.
+        :param count: how many tokens to read; one that is not a word is an empty text.
         """
         return " ".join(self._words[self._at : self._at + count])
 

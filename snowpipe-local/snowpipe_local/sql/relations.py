@@ -1,4 +1,4 @@
-"""Table functions and other relations of a FROM clause that are no tables."""
+"""Table functions and other relations of a FROM clause that are not tables."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _unknown_copy(table: str, job_id: str) -> SqlError:
     )
 
 
-# -- Table functions and other relations of a FROM clause that are no tables -----------------------------
+# -- Table functions and other relations of a FROM clause that are not tables -----------------------------
 
 _EACH = """SELECT __seq AS "SEQ", _flat_key(e.fullkey, e.key) AS "KEY", _flat_path(e.fullkey) AS "PATH",
     CASE WHEN e.fullkey LIKE '%]' THEN CAST(e.key AS BIGINT) END AS "INDEX",

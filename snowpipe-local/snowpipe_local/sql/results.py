@@ -411,7 +411,7 @@ class Bindings:
     def each(self) -> list[Bindings]:
         """Return the values of each repetition by themselves.
 
-        :raises SqlError: for what is no bound value.
+        :raises SqlError: for what is not a bound value.
         """
         if not all(isinstance(e, Mapping) and "value" in e for e in self.sent.values()):
             raise SqlError("100038", "22018", "a bound value needs a type and a value")

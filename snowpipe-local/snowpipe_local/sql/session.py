@@ -191,7 +191,7 @@ class Session:
         """Set a parameter of the session, or, with None, give it its default again.
 
         :raises SqlError: 001006 for a time zone that does not exist ("Parameters", TIMEZONE) and a limit of
-            rows that is no number, 000002 for a value that would change what statements return, which it
+            rows that is not a number, 000002 for a value that would change what statements return, which it
             does not here.
         """
         if value is not None and str(value).upper() not in _ONLY.get(name, {str(value).upper()}):
@@ -236,7 +236,7 @@ class Session:
 
     @property
     def most_rows(self) -> int | None:
-        """``ROWS_PER_RESULTSET``: most rows of a result, of which JDBC makes its ``setMaxRows``."""
+        """``ROWS_PER_RESULTSET``: most rows of a result; JDBC sets it by ``setMaxRows``."""
         return int(str(self.parameters.get(_MOST_ROWS, 0))) or None
 
     def seconds_of(self, own: Mapping[str, object] = MappingProxyType({})) -> float:
@@ -533,7 +533,7 @@ def use_schema(session: Session, database: str | None, schema: str | None) -> No
     :raises SqlError: when either does not exist.
     """
     target = session.listed_database(database or session.current_database())
-    # Every database has an INFORMATION_SCHEMA, which is no schema of its own here.
+    # Every database has an INFORMATION_SCHEMA, which is not a schema of its own here.
     if schema is not None and schema != "INFORMATION_SCHEMA":
         if schema not in target.schemas:
             raise missing_account_object()

@@ -387,7 +387,7 @@ def describe_database(session: Session, reader: Reader) -> Result:
 
 
 def show_nothing(session: Session, shown: Shown) -> Result:
-    """SHOW of a kind of which there never is one here: streams, tasks, integrations, procedures."""
+    """SHOW of kinds that do not exist here: streams, tasks, integrations, procedures."""
     if shown.scope is not None and shown.scope[0] in {"SCHEMA", "DATABASE"}:
         schemas_in_scope(session, shown)
     return listing(f"SHOW {shown.kind.removeprefix('USER ')}", [])

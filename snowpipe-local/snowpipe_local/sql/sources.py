@@ -235,7 +235,7 @@ def _chosen(node: exp.Min | exp.Max | exp.Nullif) -> exp.Expr:
 
 
 def _check_tried(node: exp.Expr) -> None:
-    """Refuse TRY_CAST of what is no text ("TRY_CAST", Usage notes).
+    """Refuse TRY_CAST of what is not text ("TRY_CAST", Usage notes).
 
     :raises SqlError: 001065.
     """
@@ -399,7 +399,7 @@ def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
 
 
 def _is_assignment(node: exp.Expr) -> bool:
-    """Return True for ``SET a = b``, which is no comparison."""
+    """Return True for ``SET a = b``, which is not a comparison."""
     return isinstance(node.parent, exp.Update) and node.arg_key == "expressions"
 
 
@@ -610,7 +610,7 @@ def _semi_structured_cast(node: exp.Cast) -> exp.Expr:
         # No type of Snowflake: a cast that the service itself wrote.
         return node
     if _word(node.to) in _SEMI_STRUCTURED:
-        # The engine has a VARIANT of its own, in which a JSON null is no value.
+        # The engine has a VARIANT of its own, in which a JSON null is not a value.
         value = node.this.copy() if _is_json(node.this) else timestamps.call("to_json", node.this)
         macro = {"ARRAY": "_array", "LIST": "_array", "OBJECT": "_object"}.get(_word(node.to))
         return timestamps.call(macro, value) if macro else value

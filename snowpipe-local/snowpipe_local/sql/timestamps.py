@@ -221,7 +221,7 @@ def kind_of(node: exp.Expr | None) -> str | None:
 
 
 def _values(node: exp.Expr) -> list[exp.Expr]:
-    """Return what an expression is computed from; of a choice the values of which it has one."""
+    """Return what an expression is computed from; of a choice its values."""
     return choices(node) if isinstance(node, CHOICES) else list(node.iter_expressions())
 
 
@@ -244,7 +244,7 @@ def change(node: exp.Expr, parameters: Mapping[str, Any]) -> exp.Expr:
         return node
     _compare_instants(node)
     zoned = [child for child in _values(node) if kind_of(child) == "TIMESTAMP_TZ"]
-    # SET a = b is no comparison.
+    # SET a = b is not a comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
     return _of_zoned(node, zoned)
@@ -260,7 +260,7 @@ def _compare_instants(node: exp.Expr) -> None:
 
 
 def _of_zoned(node: exp.Expr, zoned: list[exp.Expr]) -> exp.Expr:
-    """Return an expression of which some values are a TIMESTAMP_TZ."""
+    """Return an expression with values that are a TIMESTAMP_TZ."""
     zone_part = _ZONE_PARTS.get(node.name.upper()) if isinstance(node, exp.Extract) else None
     if zone_part is not None:
         return call("_zone_part", node.expression, exp.Literal.string(zone_part))
@@ -359,7 +359,7 @@ def text_of(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Exp
 def to_char(node: exp.ToChar) -> exp.Expr:
     """Return TO_CHAR with a format of dates and times, or of BINARY; texts that are joined are one format.
 
-    :raises SqlError: 000002 for a format of numbers, or one that is no constant.
+    :raises SqlError: 000002 for a format of numbers, or one that is not a constant.
     """
     if node.args.get("format") is None:
         return node

@@ -188,7 +188,7 @@ def parse(text: str) -> exp.Expr:
     checks.check_lists(found)
     try:
         parsed = _Parser(dialect=_SNOWFLAKE).parse(found, text)
-        # A comment behind the last semicolon is no statement.
+        # A comment behind the last semicolon is not a statement.
         trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     except (IndexError, sqlglot.errors.ParseError) as error:
         checks.check_calls(found, text, None)
@@ -542,7 +542,7 @@ def qualify_tables(session: Session, tree: exp.Expr) -> None:
 
 
 def _dotted(name: exp.Dot, *before: str) -> str:
-    """The text of a name of four parts or more, of which sqlglot makes a string where one is empty."""
+    """The text of a name of four parts or more, which sqlglot makes a string where one is empty."""
     parts: list[str] = []
     rest: exp.Expr | str = name
     while isinstance(rest, exp.Dot):
@@ -778,7 +778,7 @@ def _variable(session: Session, node: exp.Parameter) -> exp.Expr:
 
 
 def _is_member(node: exp.Dot) -> bool:
-    """Return True for ``v[0].a``, which is no name."""
+    """Return True for ``v[0].a``, which is not a name."""
     value = node.this
     while isinstance(value, exp.Dot):
         value = value.this

@@ -1,6 +1,6 @@
 """The type of each expression of a statement, in Snowflake's words, from the columns of its tables up.
 
-:class:`Scopes` finds in its scope of which relation each column is, and keeps its type beside it; from
+:class:`Scopes` finds in its scope the relation of each column, and keeps its type beside it; from
 there :func:`type_of` gives the type of any expression, before and after it was translated. What a function
 returns is read from sqlglot's own metadata of the dialect, where it is the same in the engine.
 """
@@ -201,7 +201,7 @@ def type_of(node: exp.Expr | None) -> Type:
 
 
 def choices(node: exp.Expr) -> list[exp.Expr]:
-    """Return the values of which an expression has one (:data:`CHOICES`), without NULL."""
+    """Return the values of a choice (:data:`CHOICES`), without NULL."""
     found: list[exp.Expr | None]
     if isinstance(node, exp.DecodeCase):
         rest = node.expressions[1:]
@@ -223,7 +223,7 @@ def tested(node: exp.Case | exp.DecodeCase) -> tuple[exp.Expr | None, list[exp.E
 
 
 def common(types: Iterable[Type]) -> Type:
-    """Return the type of values of these types of which an expression has one, as far as it is known."""
+    """Return the type of a choice among values of these types, as far as it is known."""
     found = set(types) - {_NULL}
     if len(found) == 1:
         return found.pop()

@@ -163,7 +163,7 @@ def _tree(text: str, partition: str | None) -> exp.Expr:
     """Return the query of a statement, with the value of PARTITION BY as its last column."""
     tree = translate.parse(text)
     if not isinstance(tree, exp.Query):
-        raise unsupported("COPY INTO a location from what is no query")
+        raise unsupported("COPY INTO a location from what is not a query")
     if partition is None:
         return tree
     by = translate.parse(f"SELECT ({partition})")

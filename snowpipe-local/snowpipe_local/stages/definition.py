@@ -67,7 +67,7 @@ def _unescaped(match: re.Match[str]) -> str:
     if code is None:
         return "'"
     if code[0] in "ux" and len(code) > 1:
-        # Half of a surrogate pair is no character.
+        # Half of a surrogate pair is not a character.
         return chr(int(code[1:], 16)).encode("utf-8", "replace").decode()
     if code in _ESCAPED:
         return _ESCAPED[code]

@@ -20,7 +20,7 @@ from snowpipe_local.stages.files import FileArea, FolderArea, StagedFile
 def match_whole(pattern: str, paths: Sequence[str]) -> list[bool]:
     """Return for each path whether a regular expression matches the whole of it.
 
-    :raises SqlError: 100048 for what is no regular expression of RE2 (it has no look-around).
+    :raises SqlError: 100048 for what is not a regular expression of RE2 (it has no look-around).
     """
     try:
         # The empty path makes Arrow check the pattern even when there is no other.
@@ -73,7 +73,7 @@ class StageLocation:
     def matching(self, files: list[StagedFile], pattern: str) -> list[StagedFile]:
         """Return the files whose whole path matches a regular expression, with or without :attr:`base`.
 
-        :raises SqlError: for a pattern that is no regular expression.
+        :raises SqlError: for a pattern that is not a regular expression.
         """
         short = match_whole(pattern, [file.path for file in files])
         long = match_whole(pattern, [self.base + file.path for file in files])
@@ -83,7 +83,7 @@ class StageLocation:
         """Return the files of the location, by path.
 
         :param pattern: regular expression that the whole path must match, with or without :attr:`base`.
-        :raises SqlError: for a pattern that is no regular expression.
+        :raises SqlError: for a pattern that is not a regular expression.
         """
         files = self.area.list(self.prefix)
         return files if pattern is None else self.matching(files, pattern)

@@ -216,7 +216,7 @@ class Outside:
         real: list[Path] = []
         for folder in folders:
             if not folder.expanduser().is_dir():
-                raise ConfigurationError(f"--allow-folder {folder} is no folder; create it first")
+                raise ConfigurationError(f"--allow-folder {folder} is not a folder; create it first")
             real.append(folder.expanduser().resolve())
         try:
             endpoint = None if s3_endpoint is None else loopback_endpoint(s3_endpoint)

@@ -112,7 +112,7 @@ class TestStatus:
         assert self.status(fault="broken").error == "broken"
 
     def test_that_is_none_is_refused(self):
-        refused(SqlError, pipes.PipeStatus.read, ["", "[]", "{}", None, "no JSON"], "no state of a pipe")
+        refused(SqlError, pipes.PipeStatus.read, ["", "[]", "{}", None, "no JSON"], "not a state of a pipe")
 
 
 class TestTarget:
@@ -276,7 +276,7 @@ class TestPosts:
 
     def test_another_answer_than_success_is_an_error(self, service, client):
         service.on("insertFiles", Reply(body="[]"))
-        with pytest.raises(errors.ApiError, match="is no success"):
+        with pytest.raises(errors.ApiError, match="not a success"):
             client.insert_files(files("a"), "id")
         with pytest.raises(errors.ConfigurationError, match="5,000 files at most, not 5,001"):
             client.insert_files([SubmittedFile("a")] * 5_001, "id")

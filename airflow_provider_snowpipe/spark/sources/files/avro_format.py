@@ -403,7 +403,7 @@ class _Translation:
         found = self.named.get(full, self.named.get(name))
         if found is None:
             state = "holds itself" if full in self.named or name in self.named else "is not defined"
-            raise EncodingError(f"column {path!r}: the type {name!r} {state}, so that it is no column")
+            raise EncodingError(f"column {path!r}: the type {name!r} {state}, so that it is not a column")
         return found
 
 

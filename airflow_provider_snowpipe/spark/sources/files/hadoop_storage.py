@@ -254,7 +254,7 @@ class _WebClient:
     The client of fsspec drops the answer to a rename, which alone shows who has won; returns the text of a
     data node's error as the content of a file; and waits without a time-out.
 
-    :param hosts: the name nodes, of which one is active
+    :param hosts: the name nodes; one is active
     """
 
     def __init__(self, hosts: Sequence[str], options: Mapping[str, str]) -> None:

@@ -110,7 +110,7 @@ def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
 def line_without_a_document(block: RowBlock) -> int | None:
     """Find a line of NDJSON with more or less than one JSON document, where the next lines may go on with it.
 
-    Lines that are no JSON at all are none: whoever reads documents finds none in them, either.
+    Lines that are not JSON at all are none: whoever reads documents finds none in them, either.
 
     :param block: lines as they are stored
     :return: the line's number, None if every line that begins a document ends it
@@ -214,7 +214,7 @@ def _whole_lines(
 ) -> Iterator[tuple[int, memoryview, npt.NDArray[np.int64]]]:
     """Read whole lines from an offset to a file's frozen end: their position, and where each ends in them.
 
-    A line of which two reads have parts comes alone: only such lines are copied.
+    A line that two reads share comes alone: only such lines are copied.
     """
     begin, rest = offset, list[memoryview]()
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):

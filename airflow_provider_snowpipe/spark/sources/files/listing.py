@@ -103,7 +103,7 @@ def _check_partition(partition: str) -> None:
         partition.encode("utf-8")
     except UnicodeEncodeError:
         raise ConfigurationError(
-            f"partition {partition!r} is no UTF-8 text, as a channel's name has to be: rename the directory"
+            f"partition {partition!r} is not UTF-8 text, as a channel's name has to be: rename the directory"
         ) from None
 
 

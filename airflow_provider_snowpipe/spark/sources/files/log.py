@@ -199,7 +199,7 @@ class SourceLog:
         return next(reversed(self._named("table", owner)), "")
 
     def replaced_logs(self, owner: str) -> list[str]:
-        """The ids of lost logs in whose place this one is."""
+        """The ids of lost logs that this one replaces."""
         return self._named("replaces", owner)
 
     def _named(self, event: Event, owner: str) -> list[str]:
@@ -229,7 +229,7 @@ class SourceLog:
         return self._of_units("at_ns", event)
 
     def committed(self) -> dict[int, int]:
-        """The units of which every row was seen as committed, with their last lines.
+        """The units that were seen as committed to their last row, with their last lines.
 
         A line of 0 is one that nobody knows; :data:`NO_ROWS` stands for a unit without a row.
         """

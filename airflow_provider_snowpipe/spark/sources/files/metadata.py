@@ -72,7 +72,7 @@ def _refuse_values_of_its_own(file: SourceFile, columns: Iterable[str], row: str
 
 
 def refuse_objects_with_values(block: RowBlock, file: SourceFile) -> None:
-    """Refuse NDJSON of which an object has a key that a partition value would be added as.
+    """Refuse NDJSON with a key under which a partition value would be added.
 
     Only lines that may have one are read as JSON.
     """

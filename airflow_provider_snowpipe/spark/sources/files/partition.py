@@ -259,11 +259,11 @@ def unit_of(position: Offset | None) -> UnitOffset | None:
     """Return a position of a file source, None where nothing is committed."""
     if position is None or isinstance(position, UnitOffset):
         return position
-    raise SourcePositionError(f"{position!r} is no position of a unit, which a file source needs")
+    raise SourcePositionError(f"{position!r} is not a position of a unit, which a file source needs")
 
 
 def begun_unit(committed: Offset | None) -> int:
-    """The last unit of which a row is committed: line 0 is the position before the first one."""
+    """The last unit with a committed row: line 0 is the position before the first one."""
     position = unit_of(committed)
     return 0 if position is None else position.unit - (position.line == 0)
 

@@ -237,7 +237,7 @@ class FileSource(Source):
     ) -> bool:
         """Write the new units and their channels into the log; refuse files that have changed.
 
-        A file of which no row is committed may be corrected: it becomes a unit again.
+        A file without a committed row may be corrected: it becomes a unit again.
 
         :raises SourceUnavailableError: if COPY or a pipe was given files and is not known to have loaded them
         """
@@ -255,7 +255,7 @@ class FileSource(Source):
     def _corrected(
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> set[str]:
-        """The names of changed files of which no row is committed; others are refused."""
+        """The names of changed files without a committed row; others are refused."""
         if self._ignored:
             names = ", ".join(sorted(self._ignored))
             log.warning("source path %r: changed files are ignored: %s", self._spec.path, names)
@@ -381,7 +381,7 @@ class FileSource(Source):
 
         :param table: when the table was created, empty for not known
         :return: the units, maybe none; None where somebody else has written the log: list again
-        :raises SourcePositionError: if a file has changed whose rows are loaded
+        :raises SourcePositionError: if a file has changed, and its rows are loaded
         """
         if self._log.given(self._spec.owner):
             return None
@@ -466,7 +466,7 @@ class FileSource(Source):
             self._log = self._store().read()
 
     def _clean(self, lasts: Mapping[str, int]) -> list[dict[str, object]]:
-        """Archive or delete the files of which every unit is committed; what has happened to which unit.
+        """Archive or delete the files that are committed as a whole; what has happened to which unit.
 
         A file that cannot be moved or deleted is tried again by the next run.
 

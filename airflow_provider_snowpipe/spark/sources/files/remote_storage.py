@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemoteStorage(Storage):
-    """A tree of files below a URL, of which ranges are read.
+    """A tree of files below a URL, which are read in ranges.
 
     :param options: of the store's client, as ``options_of`` makes them of a connection, among them secrets
     """
@@ -122,7 +122,7 @@ def gone(path: str) -> SourcePositionError:
 
 
 def incomplete(path: str, size: int, expected: int) -> SourceUnavailableError:
-    """Return the error of a range of which a part arrived."""
+    """Return the error of a range that has arrived in part."""
     return SourceUnavailableError(
         f"{path!r}: the request get gave {size} of {expected} bytes: see what is between the store and this "
         "machine"

@@ -276,7 +276,7 @@ class ByName(Grouping):
             named = re.compile(self.regex).groupindex
         except re.error as error:
             raise ConfigurationError(
-                f"source partitions regex {self.regex!r} is no regular expression ({error})"
+                f"source partitions regex {self.regex!r} is not a regular expression ({error})"
             ) from None
         if "partition" not in named:
             raise ConfigurationError(
@@ -458,7 +458,7 @@ class FileSource(SourceSpec):
         try:
             next(Path(os.devnull).glob(self.glob), None)
         except ValueError as error:
-            raise ConfigurationError(f"source pattern {self.pattern!r} is no glob ({error})") from None
+            raise ConfigurationError(f"source pattern {self.pattern!r} is not a glob ({error})") from None
 
     def _check_cleaning(self) -> None:
         if not 0 <= self.retention < math.inf:
@@ -571,7 +571,7 @@ class FileGroup:
 
     :param gone: the numbers of those whose files are not there any more
     :param replaced: the numbers of those whose files have other content, which are units of their own
-    :param committed: the last lines of those of which every row was seen as committed, by number
+    :param committed: the last lines of those that were seen as committed to their last row, by number
     :param given: units that COPY or a pipe was given and is not known to have loaded, which no stream reads
     """
 

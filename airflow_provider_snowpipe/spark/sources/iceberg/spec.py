@@ -33,7 +33,7 @@ class IcebergSource(TypedRowsSource):
     :param options: further properties of the catalog or of the file store that are known to hold no secret
     :param partition_by: a field of the table's partitioning whose values are the partitions, each with a
         channel; without, one channel
-    :param starting_snapshot: id of the snapshot of which all rows are loaded where nothing is committed;
+    :param starting_snapshot: id of the snapshot that is loaded whole where nothing is committed;
         without, the table's first one
     :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day

@@ -151,7 +151,7 @@ class KafkaPartition(SourcePartition[int]):
     run: str = ""
     offset_class: ClassVar[type[Offset]] = IntegerOffset
     gaps_legal: ClassVar[bool] = True
-    """Compaction takes records away, and transactions end with markers that are no records."""
+    """Compaction takes records away, and transactions end with markers that are not records."""
 
     def check(self, committed: Offset | None) -> None:
         """Make sure that the next record has not been taken by retention, and that the topic is the same."""
@@ -229,7 +229,7 @@ class KafkaPartition(SourcePartition[int]):
 def _integer(position: Offset) -> IntegerOffset:
     if isinstance(position, IntegerOffset):
         return position
-    raise SourcePositionError(f"{position!r} is no Kafka offset, which a Kafka source needs")
+    raise SourcePositionError(f"{position!r} is not a Kafka offset, which a Kafka source needs")
 
 
 # -- Reads one topic-partition from an offset to a fixed end ---------------------------------------------

@@ -151,7 +151,7 @@ def on_one_line(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 def are_objects(values: pa.LargeBinaryArray) -> np.ndarray:
     """True where a value begins with an opening and ends with a closing brace, blanks aside.
 
-    What stands between is for the service to read; a line that is no JSON is skipped and counted there.
+    What stands between is for the service to read; a line that is not JSON is skipped and counted there.
     """
     text = text_of(values)
     found: np.ndarray = _has_braces(text)
@@ -198,7 +198,7 @@ def merged(first: pa.LargeBinaryArray, second: pa.LargeBinaryArray) -> pa.LargeB
 
 
 def without_ends(values: pa.LargeBinaryArray, head: int, tail: int = 0) -> pa.LargeBinaryArray:
-    """Each value without its first and last bytes, of which each has as many; none is null.
+    """Each value without as many first and last bytes; none is null.
 
     Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
     """

@@ -161,7 +161,7 @@ class KafkaSource(SourceSpec):
             re.compile("" if is_template(self.topic_pattern) else self.topic_pattern or "")
         except re.error as error:
             raise ConfigurationError(
-                f"source topic_pattern {self.topic_pattern!r} is no regular expression ({error})"
+                f"source topic_pattern {self.topic_pattern!r} is not a regular expression ({error})"
             ) from None
         self._check_start()
         self._check_columns()
@@ -406,7 +406,7 @@ def _registry_without_user(url: str) -> tuple[str, str]:
 def _check_options(options: Any) -> None:
     """Refuse a setting that is a secret, that is the source's to set, or that is not on the list."""
     if not isinstance(options, Mapping):
-        raise ConfigurationError("source options is no object: give librdkafka's settings by name")
+        raise ConfigurationError("source options is not an object: give librdkafka's settings by name")
     for name, value in options.items():
         if name in SECRETS:
             raise ConfigurationError(

@@ -126,7 +126,7 @@ class RowWriter:
 
 
 _NO_JSON_OBJECT = (
-    "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or 'bytes' "
+    "is not a JSON object: value_column='…' loads any JSON into one column, value_format='text' or 'bytes' "
     "loads it as it is"
 )
 _NO_PAYLOAD = "is not in the envelope of Kafka Connect with an object as its payload"
@@ -134,7 +134,7 @@ _SCHEMA = re.compile(r'\{\s*"schema"\s*:\s*')
 _PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
 _MOST_SCHEMAS = 64
 """Envelopes that are parsed for all values that begin like them, in one block; later ones for themselves."""
-_NO_JSON = "is no JSON: value_format='text' or 'bytes' loads it as it is"
+_NO_JSON = "is not JSON: value_format='text' or 'bytes' loads it as it is"
 
 
 Faults = Mapping[int, str]
@@ -169,7 +169,7 @@ OpenRegistry = Callable[[], SchemaRegistry]
 
 
 class _Json(_ValueWriter):
-    """Values that are JSON, of which a schema may say what they mean: in their envelope, or in a registry.
+    """Values that are JSON; a schema may say what they mean, in their envelope or in a registry.
 
     :param envelope: True loads the payloads of Kafka Connect's envelopes
     :param registry: where the schemas of the registry's wire format are, None to leave them unread
@@ -243,7 +243,7 @@ class _Json(_ValueWriter):
 class _JsonObjects(_Json):
     """Objects whose keys are columns: passed on as they are, where no schema says what a value means.
 
-    An ``envelope`` of None refuses a first value that is in one, whose keys are no columns.
+    An ``envelope`` of None refuses a first value that is in one, whose keys are not columns.
     """
 
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
@@ -272,7 +272,7 @@ class _JsonObjects(_Json):
 class _JsonValues(_Json):
     """Any JSON, as the value of one column.
 
-    Each value is parsed: one that is no JSON could end its column and begin another.
+    Each value is parsed: one that is not JSON could end its column and begin another.
     """
 
     column: str = ""
@@ -338,7 +338,7 @@ def payloads(values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, list[tup
     trimmed = bytes_of(pc.ascii_trim_whitespace(text_of(values)))
     lengths = pc.fill_null(pc.binary_length(trimmed), 0).to_numpy().astype(np.int64)
     left = pc.fill_null(pc.ends_with(text_of(trimmed), "}"), False).to_numpy(zero_copy_only=False)
-    # What is cut away whole is no JSON and stays null where it was null.
+    # What is cut away whole is not JSON and stays null where it was null.
     heads = lengths.copy()
     tails = np.zeros(len(values), np.int64)
     schemas: list[tuple[bytes | int, np.ndarray]] = []
@@ -484,7 +484,7 @@ class _AvroValues(_RegisteredValues):
         self._known: dict[int, AvroRows] = {}
 
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-        """Decode records one behind the other, each of which must end where its value does."""
+        """Decode records one behind the other; each must end where its value does."""
         rows = self._known.get(number) or self._learn(number)
         stream = io.BytesIO(body_of(values))
         read, schema, position = self._avro.schemaless_reader, rows.read_schema, stream.tell

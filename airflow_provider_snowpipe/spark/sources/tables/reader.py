@@ -99,7 +99,7 @@ class KeyColumn:
 
     @property
     def or_years(self) -> str:
-        """What beside NULL is no position, in words for people; empty for columns of another kind."""
+        """What beside NULL is not a position, in words for people; empty for columns of another kind."""
         is_time = self.kind.typeName() in ("date", "timestamp", "timestamp_ntz")
         return ", or a year before 0 or after 9999," if is_time else ""
 

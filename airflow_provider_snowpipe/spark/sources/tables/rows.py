@@ -59,7 +59,7 @@ def check_types(columns: Sequence[Mapping[str, Any]], *, by_jvm: bool = False) -
 
     :param columns: fields of a schema as ``StructType.jsonValue`` gives it
     :param by_jvm: True where Spark's ``to_json`` may write them, to which VARIANT is a type like others, and
-        which writes keys of maps that are no texts otherwise than Arrow does
+        which writes keys of maps that are not texts otherwise than Arrow does
     """
     refuse_duplicate_names([column["name"] for column in columns])
     for column in columns:

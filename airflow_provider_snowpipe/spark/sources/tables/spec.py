@@ -271,7 +271,7 @@ _IN_SPARK = "define the table in Spark's catalog, or let Spark's own configurati
 
 
 def check_reader_options(options: Any, format_name: str) -> None:
-    """Refuse options of Spark's reader that are no texts, that hold a secret, or that may.
+    """Refuse options of Spark's reader that are not texts, that hold a secret, or that may.
 
     :param format_name: Spark's name of the format
     :raises ConfigurationError: naming the option, never its value
@@ -283,10 +283,10 @@ def check_reader_options(options: Any, format_name: str) -> None:
 def check_options(options: Any, known: Set[str] | None, reader: str, remedy: str) -> None:
     """Refuse options that are not texts or not known, or that hold a secret: a plan is a file."""
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"source options is no object: give options of {reader} by name")
+        raise ConfigurationError(f"source options is not an object: give options of {reader} by name")
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
+            raise ConfigurationError(f"source option {name!r} is not text: give name and value as texts")
         if is_named_like_a_secret(name) or without_secrets(value) != value:
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret or has one in its value, and a plan holds none: "

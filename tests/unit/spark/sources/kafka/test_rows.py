@@ -62,7 +62,7 @@ class TestJson:
         part = part_of([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"], value_column='V"')
         assert bytes(part.body) == b'{"V\\"":[1,\t2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
         (lost,) = part_of([b'1,"X":2'], value_column="V").undecoded
-        assert "offset 10 (7 bytes) is no JSON" in lost.reason
+        assert "offset 10 (7 bytes) is not JSON" in lost.reason
 
 
 def test_text_and_bytes_go_into_a_value_column():
