@@ -33,7 +33,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFiles,
     StageReference,
     newest_loads,
-    stage_name,
 )
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -587,4 +586,4 @@ class CopyRun:
     @property
     def stage_key(self) -> str:
         """The stage in one spelling, or where an external one points."""
-        return stage_name(self.copy.location, self.url)
+        return StageReference.parse(self.copy.location).key(self.url)

@@ -133,8 +133,7 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     Asked are the pipes of all databases, and those that reach the same files through another external stage.
     """
     database, schema = account.database_and_schema()
-    root = staged.stage.location("", database=database, schema=schema)
-    stage = replace(StageReference.parse(root), path="")
+    stage = replace(StageReference.parse(str(staged.stage), database, schema), path="")
     what = "whether a pipe is about to load these files"
     rows = asked(what, partial(account.run_sql, "SHOW PIPES IN ACCOUNT")) or []
     if len(rows) >= _MOST_SHOWN:

@@ -36,12 +36,13 @@ class StageReference:
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> StageReference:
+    def parse(cls, text: str, *place: str) -> StageReference:
         """Read ``@[[database.]schema.]stage[/path]``, ``@[…]%table[/path]`` or ``@~[/path]``.
 
         Blanks in a path are letters of it, at its end as well.
 
         :param text: the reference; the ``@`` may be left out
+        :param place: database and schema of a stage that is not named with its own; none leaves them out
         :raises ConfigurationError: if it is no such reference
         """
         found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
@@ -50,8 +51,11 @@ class StageReference:
                 f"stage is {str(text)[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, "
                 "with or without a path after a slash"
             )
-        path = (found["path"] or "").strip("/")
-        return cls(found["owner"] or "", found["name"], path)
+        path, owner, name = (found["path"] or "").strip("/"), found["owner"] or "", found["name"]
+        if place and name != "~" and len(re.findall(PART, owner)) < 2:
+            database, schema = map(quote_identifier, place)
+            owner = f"{database}.{owner or f'{schema}.'}"
+        return cls(owner, name, path)
 
     def __str__(self) -> str:
         return f"@{self.owner}{self.name}" + (f"/{self.path}" if self.path else "")
@@ -63,17 +67,24 @@ class StageReference:
         """
         return f"{self.path}/{name}" if self.path and "://" not in name else name
 
-    def location(self, prefix: str, *, database: str, schema: str) -> str:
-        """What LIST takes to list the files whose path below this reference begins with a prefix.
-
-        :param database: where the stage is, unless the reference names it
-        :param schema: the same
-        """
-        owner = self.owner
-        if self.name != "~" and len(re.findall(PART, owner)) < 2:
-            owner = f"{quote_identifier(database)}.{owner or quote_identifier(schema) + '.'}"
+    def location(self, prefix: str = "") -> str:
+        """What LIST takes to list the files whose path below this reference begins with a prefix."""
         path = f"{self.path}/{prefix}" if self.path else prefix
-        return f"@{owner}{self.name}" + (f"/{path}" if path else "")
+        return f"@{self.owner}{self.name}" + (f"/{path}" if path else "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Database, schema and name, as far as they are known, each as Snowflake keeps it."""
+        mark = "%" if self.name.startswith("%") else ""
+        *owner, name = spelled(self.owner + self.name.removeprefix("%"))
+        return (*owner, mark + name)
+
+    def key(self, url: str | None) -> str:
+        """The stage in one spelling, without a path, or where an external one points.
+
+        :param url: what an external stage stands for
+        """
+        return url.rstrip("/") if url is not None else ".".join(self.names)
 
     def relative(self, listed: str, url: str | None = None) -> str:
         """A file's path below the stage.
@@ -85,6 +96,12 @@ class StageReference:
         if "://" in listed:
             return listed.removeprefix(url).lstrip("/") if url else listed
         return listed if self.name[0] in "%~" else listed.partition("/")[2]
+
+
+def spelled(name: str) -> tuple[str, ...]:
+    """The parts of a name, each as Snowflake keeps it: in capitals unless it is quoted."""
+    parts = re.findall(rf"{PART}|~", name)
+    return tuple(one[1:-1].replace('""', '"') if one.startswith('"') else one.upper() for one in parts)
 
 
 def stage_prefix(stage: StageReference) -> str:
@@ -531,26 +548,6 @@ MOST_NAMES = 5_000
 
 
 # pragma: no mutate start (SQL is tested against the service)
-
-
-def stage_key(stage: StageReference) -> tuple[str, ...]:
-    """Database, schema and name of a stage, each as Snowflake keeps it."""
-    mark = "%" if stage.name.startswith("%") else ""
-    owner = [spelled(part) for part in re.findall(PART, stage.owner)]
-    return (*owner, mark + spelled(stage.name.removeprefix("%")))
-
-
-def stage_name(location: str, url: str | None) -> str:
-    """A stage in one spelling, without a path, or where an external one points.
-
-    :param location: the stage with database and schema
-    """
-    return url.rstrip("/") if url is not None else ".".join(stage_key(StageReference.parse(location)))
-
-
-def spelled(part: str) -> str:
-    """A name as Snowflake keeps it: in capitals unless it is quoted."""
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()
 
 
 def copy_history(

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -243,8 +242,7 @@ class AccountHook(BaseHook):
         :param pattern: only files whose whole path matches this regular expression
         :raises SqlError: if the statement fails, or signing in for it
         """
-        database, schema = self.database_and_schema()
-        location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
+        location = StageReference.parse(stage, *self.database_and_schema()).location(prefix)
         chosen = () if pattern is None else (pattern,)
         rows = self.run_sql(f"LIST %s{' PATTERN = %s' if chosen else ''}", (location, *chosen))
         return [row for row in rows if not str(row["name"]).endswith("/")]
@@ -263,12 +261,10 @@ class AccountHook(BaseHook):
 
         :raises SqlError: if the statement fails, or signing in for it
         """
-        reference = replace(StageReference.parse(stage), path="")
+        reference = StageReference.parse(stage, *self.database_and_schema())
         if reference.name[0] in "%~":
             return None
-        database, schema = self.database_and_schema()
-        name = reference.location("", database=database, schema=schema).removeprefix("@")
-        for row in self.run_sql(f"DESCRIBE STAGE {name}"):
+        for row in self.run_sql(f"DESCRIBE STAGE {reference.owner}{reference.name}"):
             if str(row["property"]).upper() == "URL":
                 return json.loads(row["property_value"])[0] if row["property_value"] else None
         return None

@@ -200,8 +200,8 @@ class RunStage:
 
         :raises SqlError: if a statement fails
         """
-        database, schema = self._hook.database_and_schema()
-        self._hook.run_sql("REMOVE %s", (self.reference.location("", database=database, schema=schema),))
+        folder = StageReference.parse(str(self.reference), *self._hook.database_and_schema())
+        self._hook.run_sql("REMOVE %s", (folder.location(),))
 
     def names(self) -> set[str]:
         """The files' paths below the folder."""

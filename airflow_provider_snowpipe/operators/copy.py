@@ -270,10 +270,9 @@ def copy_into(
     :param columns: the columns to fill, None for all in their order
     :raises ConfigurationError: if an option is wrong
     """
-    database, schema = hook.database_and_schema()
-    root = replace(StageReference.parse(stage), path="")
-    location = root.location("", database=database, schema=schema)
-    return CopyInto((database, schema, table), location, CopyOptions.of(options), columns, expressions)
+    schema = hook.database_and_schema()
+    root = replace(StageReference.parse(stage, *schema), path="")
+    return CopyInto((*schema, table), str(root), CopyOptions.of(options), columns, expressions)
 
 
 @dataclass(slots=True)
@@ -500,17 +499,15 @@ class CopyLoad:
             and load.path in loaded
             and now[load.path].mark == loaded[load.path].mark
         ]
-        root = replace(staged.stage, path="")
+        root = StageReference.parse(self.copy.location)
         # A file's path may begin with the stage's own name, by which a pattern would match another one.
         named = "" if staged.url is not None else stage_prefix(root)
         with_name = bool(gone) and not (named and self.hook.list_files(str(root), named))
-        database, schema = self.hook.database_and_schema()
         for start in range(0, len(gone), _MOST_REMOVED):
             paths = gone[start : start + _MOST_REMOVED]
             begin = commonprefix(paths)  # noqa: RUF071  REMOVE takes any start of a path
-            location = root.location(begin, database=database, schema=schema)
             pattern = exact_pattern(staged, paths, with_name=with_name)
-            self.hook.run_sql("REMOVE %s PATTERN = %s", (location, pattern))
+            self.hook.run_sql("REMOVE %s PATTERN = %s", (root.location(begin), pattern))
 
     def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""

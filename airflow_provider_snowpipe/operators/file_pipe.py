@@ -258,14 +258,11 @@ class SnowpipePipeOperator(FileOperator):
             yield FilePipeAdmin(run, pipe, is_rehearsal=is_rehearsal)
 
     def _definition(self) -> PipeDefinition:
-        database, schema = self.hook.database_and_schema()
-        options = CopyOptions.of(self.options)
+        schema = self.hook.database_and_schema()
         copy = CopyInto(
-            (database, schema, require_name("table", self.table)),
-            StageReference.parse(require_name("stage", self.stage)).location(
-                "", database=database, schema=schema
-            ),
-            options,
+            (*schema, require_name("table", self.table)),
+            StageReference.parse(require_name("stage", self.stage), *schema).location(),
+            CopyOptions.of(self.options),
             self.columns,
             self.expressions,
         )

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, stage_key
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
 from airflow_provider_snowpipe.hooks.bulk import Staged
 from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -491,12 +491,10 @@ class CompactedStage:
     @contextmanager
     def _ledger(self) -> Iterator[tuple[Ledger, str]]:
         """The ledger beside the stage, and the key of this content, however the stage is spelled."""
-        reference = self._folder.reference
-        database, schema = self.hook.database_and_schema()
-        whole = reference.location("", database=database, schema=schema)
-        *owner, name = stage_key(StageReference.parse(whole))
-        if owner:  # all but a user's own stage have one
-            database, schema = owner
+        place = self.hook.database_and_schema()
+        reference = StageReference.parse(str(self._folder.reference), *place)
+        *owner, name = reference.names
+        database, schema = owner or place  # a user's own stage has none
         hook = self.hook.of_table(database, schema, name)
         with hook.load_ledger(f"{name}/{reference.path}", self.ledger_table) as ledger:
             yield ledger, work_key(self._identity, ledger.target)

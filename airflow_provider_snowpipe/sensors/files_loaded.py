@@ -153,8 +153,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         """
         if not self.stage:
             return {}
-        hook, reference = self._hook(), StageReference.parse(self.stage)
-        database, schema = hook.database_and_schema()
+        hook = self._hook()
         try:
             url = hook.stage_url(self.stage)
         except SqlError as error:
@@ -162,8 +161,8 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
                 raise
             self.log.warning("files of these paths count from every stage: %s", error)
             return {}
-        whole = replace(reference, path="").location("", database=database, schema=schema)
-        return {"stage": StageReference.parse(whole), "url": url}
+        stage = StageReference.parse(self.stage, *hook.database_and_schema())
+        return {"stage": replace(stage, path=""), "url": url}
 
     def _found(self) -> dict[str, Any]:
         watch: FilesWatch = self._watch

@@ -231,8 +231,8 @@ class TestStage:
             ("@s.%t/in", '@"D".s.%t/in/p', "in"),
             ("@~", "@~/p", ""),
         ]:
-            reference = StageReference.parse(text)
-            assert (reference.location("p", database="D", schema="S"), reference.path) == (location, path)
+            reference = StageReference.parse(text, "D", "S")
+            assert (reference.location("p"), reference.path) == (location, path)
         wrong = ["", "@", "@a b", "@a;drop table t", "@a.b.c.d", "s3://bucket", "@%", "@'x'"]
         refused(errors.ConfigurationError, StageReference.parse, wrong, "stage is")
 
