@@ -21,19 +21,15 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
     GivenUpError,
     work_key,
 )
-from airflow_provider_snowpipe.bulk.load_history import (
-    REMEMBERED,
-    HistoryQuestion,
-    LoadHistory,
-    not_loaded_by,
-    refuse_files_of_others,
-)
-from airflow_provider_snowpipe.bulk.pipes_beside import (
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
+from airflow_provider_snowpipe.bulk.other_loaders import (
     NOT_AUTHORIZED,
     Account,
     asked,
+    not_loaded_by,
     pipes_beside,
     refuse_files_for_pipe,
+    refuse_files_of_others,
 )
 from airflow_provider_snowpipe.bulk.staged_files import (
     FINAL,

@@ -25,8 +25,12 @@ from airflow_provider_snowpipe.bulk.copy import (
 )
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
 from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of
-from airflow_provider_snowpipe.bulk.load_history import refuse_files_of_others, unknown_since
-from airflow_provider_snowpipe.bulk.pipes_beside import pipes_beside, refuse_files_for_pipe
+from airflow_provider_snowpipe.bulk.other_loaders import (
+    pipes_beside,
+    refuse_files_for_pipe,
+    refuse_files_of_others,
+    unknown_since,
+)
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     FileLoad,

@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeDefinition,
     PipeTarget,
 )
-from airflow_provider_snowpipe.bulk.load_history import remembered_loads, timestamp
-from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.load_history import timestamp
+from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED, remembered_loads
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
 from airflow_provider_snowpipe.operators.account_operator import (

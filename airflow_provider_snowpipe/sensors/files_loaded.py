@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorT
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
-from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileChoice, StageReference
 from airflow_provider_snowpipe.sensors.commit import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
