@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
     TableState,
     files_of,
     is_done,
-    work_key,
 )
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
@@ -58,7 +57,8 @@ class CopyRun:
     """The COPY of some files, in as many statements as they need, one after the other.
 
     :param copy: the statement; its location is the stage without a path
-    :param stage: the stage of the files
+    :param stage: that stage
+    :param work: the key of the work, as of :func:`work_key`
     :param choice: tells the author's choice of files from another one
     :param details: what an entry keeps of files beside their names, from their paths
     :param listed: what is staged now, None where that is what is loaded
@@ -73,6 +73,7 @@ class CopyRun:
     ledger: Ledger
     history: History
     identity: RunIdentity
+    work: str
     choice: str = ""
     _: KW_ONLY
     details: Callable[[Sequence[str]], str] = lambda _: ""
@@ -96,11 +97,6 @@ class CopyRun:
     """Rows of the table then that the ledger shows to be loaded."""
     _running: tuple[str, str] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
-
-    @property
-    def work(self) -> str:
-        """The key of the work; with FORCE every choice of files is the same work."""
-        return work_key(self.identity, self.copy.table, "" if self.copy.options.force else self.choice)
 
     def entries(self) -> list[Entry]:
         """Read what earlier tries have planned and loaded.
@@ -133,13 +129,7 @@ class CopyRun:
             # The try died before all was planned, so that nothing of it has run.
             self.give_up(one for one in found if one.last > last)
             found = self.ledger.entries(self.work)
-        self.begin(found)
         return found
-
-    def begin(self, entries: Iterable[Entry]) -> None:
-        """Note which entries were loaded when this try began, unless it was deferred since."""
-        loaded = {str(one.part): one.version for one in entries if one.is_loaded}
-        self._earlier = loaded if self.begun is None else self.begun
 
     def give_up(self, entries: Iterable[Entry]) -> None:
         """Keep statements that are not committed yet from being committed."""
@@ -153,7 +143,9 @@ class CopyRun:
         :raises FilesRejectedError: if nobody knows whether rows of an earlier load are there
         """
         never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
-        self.ledger.plan(never, self.identity, self.stage_key)  # which does nothing where there is an entry
+        self.ledger.plan(
+            never, self.identity, self.stage.key(self.url)
+        )  # which does nothing where there is an entry
         self.give_up(self.ledger.entries(self.work))
         found, lost = self.seen(self.ledger.entries(self.work))
         return {
@@ -171,6 +163,8 @@ class CopyRun:
         :return: all entries of the work
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
         """
+        loaded = {str(one.part): one.version for one in entries if one.is_loaded}
+        self._earlier = loaded if self.begun is None else self.begun
         entries, lost = self.seen(entries)
         self._resumed = frozenset(one.part for one in entries if one.reports)
         if self.copy.options.force:
@@ -303,7 +297,7 @@ class CopyRun:
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
-            self._known = self._loaded_by_others([*left, *again], self.stage_key)
+            self._known = self._loaded_by_others([*left, *again], self.stage.key(self.url))
         apart: tuple[list[str], list[str]] = ([], [])
         for one in left:
             apart[(one.path, one.mark) in self._known].append(one.path)
@@ -318,14 +312,14 @@ class CopyRun:
                 before + len(parts),
                 choice=self.choice,
                 details=self.details(paths),
-                statement=self.copy.own_statement([one.path for one in files]),
+                statement=self.copy.statement(paths, is_own=True),
                 files=files,
                 run_started=self.identity.since,
                 created=self._now.created,
                 target_rows=self._now.rows,
                 names=self.identity.names[:4],
             )
-            if self.ledger.plan(new, self.identity, self.stage_key):
+            if self.ledger.plan(new, self.identity, self.stage.key(self.url)):
                 self._fresh.add(number)
             elif (found := self._read(new)).files == files and found.state != GIVEN_UP:
                 new = found  # its statement is joined
@@ -364,7 +358,7 @@ class CopyRun:
             found = self._remembered(paths).items()
             twice = {path for path, load in found if load.loaded_at and load.loaded_at >= since}
             if twice:  # but what other runs have loaded since
-                known = self.ledger.loaded_files(list(twice), self.stage_key, since=since)
+                known = self.ledger.loaded_files(list(twice), self.stage.key(self.url), since=since)
                 twice -= {path for path, _, _ in known}
         for one in self.ledger.of_task(self.identity) if paths else ():
             is_of_run = not self.identity.is_anew(one.run_started or self.identity.since)
@@ -415,7 +409,7 @@ class CopyRun:
             new = replace(
                 entry,
                 files=files,
-                statement=self.copy.own_statement([one.path for one in files]),
+                statement=self.copy.statement([one.path for one in files], is_own=True),
                 created=self._now.created,
                 state=PLANNED if files else GIVEN_UP,
             )
@@ -424,7 +418,7 @@ class CopyRun:
                 entry = self._changed(entry, replace(new, target_rows=self._now.rows))
         skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
         if skips:
-            statement = self.copy.own_statement([one.path for one in files], skips=True)
+            statement = self.copy.statement([one.path for one in files], is_own=True, skips=True)
             entry = replace(entry, statement=statement)
         return entry, skips
 
@@ -533,7 +527,7 @@ class CopyRun:
 
         :param skipped: the files with their loads by others
         """
-        now, stage = self._now, self.stage_key
+        now, stage = self._now, self.stage.key(self.url)
         old = {path for path, one in skipped.items() if not (one.loaded_at and one.loaded_at > now.at)}
         if old and now.rows != 0:
             loads = [self.ledger.loaded_files(sorted(old), stage, one) for one in (GONE, PLANNED, LOADED)]
@@ -571,9 +565,9 @@ class CopyRun:
 
     def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
         """The newest load of each file by COPY that load history knows."""
-        names, stage = tuple(paths), StageReference.parse(self.copy.location)
+        names = tuple(paths)
         own = (one for one in self.history(names) if one.pipe is None)
-        return newest_loads(ExpectedFiles(names, stage=stage, url=self.url), own)
+        return newest_loads(ExpectedFiles(names, stage=self.stage, url=self.url), own)
 
     @property
     def _table(self) -> str:
@@ -582,8 +576,3 @@ class CopyRun:
     @property
     def _ledger(self) -> str:
         return ".".join(self.ledger.name)
-
-    @property
-    def stage_key(self) -> str:
-        """The stage in one spelling, or where an external one points."""
-        return StageReference.parse(self.copy.location).key(self.url)

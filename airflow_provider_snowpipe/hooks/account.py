@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
-from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
+from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     CopyHistory,
@@ -40,8 +40,6 @@ from airflow_provider_snowpipe.streaming.http import seconds_left
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, grant_remedy, string_literal
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.copy import CopyInto, RunIdentity
-    from airflow_provider_snowpipe.bulk.copy_run import CopyRun
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.streaming.auth import Credentials
@@ -117,16 +115,26 @@ class AccountHook(BaseHook):
 
     # SQL.
 
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def run_sql(
+        self, statement: str, values: Sequence[str] | None = None, *, session: Any = None, **options: Any
+    ) -> list[dict[str, Any]]:
         """Run one statement in the account; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
+        :param session: a connection of the connector; None for the one that is open, or a new one
+        :param options: other arguments of the connector's cursor
         :raises SqlError: if it fails, or signing in for it
         """
-        if self._session is not None:
-            return self._session(statement, values)
-        with self.sql_session(statement, values) as run:
-            return run(statement, values)
+        if session is None:
+            if self._session is not None:
+                return self._session(statement, values, **options)
+            with self.sql_session(statement, values) as run:
+                return run(statement, values, **options)
+        with _translated_errors(self._connection(), statement, values):
+            cursor = session.cursor()
+            cursor.execute(statement, values, **options)
+            names = [column[0].lower() for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     @contextmanager
     def sql_session(self, purpose: str, values: Sequence[str] | None = None) -> Iterator[RunSql]:
@@ -136,19 +144,10 @@ class AccountHook(BaseHook):
         :param values: what that statement binds
         :raises SqlError: if the sign-in fails, or a statement
         """
-        settings = self._connection()
-        with _translated_errors(settings, purpose, values):
+        with _translated_errors(self._connection(), purpose, values):
             connection = self._connect()
-
-        def run(statement: str, values: Sequence[str] | None = None, **options: Any) -> list[dict[str, Any]]:
-            with _translated_errors(settings, statement, values):
-                cursor = connection.cursor()
-                cursor.execute(statement, values, **options)
-                names = [column[0].lower() for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
         with connection:
-            yield run
+            yield partial(self.run_sql, session=connection)
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API; the caller closes it.
@@ -200,34 +199,9 @@ class AccountHook(BaseHook):
             run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
             self._session = run
             try:
-                yield Ledger(run, ledger_name(given, target), target)
+                yield Ledger.of(run, given, target)
             finally:
                 self._session = None
-
-    @contextmanager
-    def copy_run(
-        self,
-        copy: CopyInto,
-        stage: StageReference,
-        identity: RunIdentity,
-        choice: str = "",
-        *,
-        ledger_table: str | None = None,
-        **given: Any,
-    ) -> Iterator[CopyRun]:
-        """Sign in for the ledger and the statements of a COPY.
-
-        :param copy: the statement, and so on: parameters of
-            :class:`~airflow_provider_snowpipe.bulk.copy_run.CopyRun`
-        :param ledger_table: as of :meth:`load_ledger`
-        :raises SqlError: if the sign-in fails
-        """
-        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
-
-        table = copy.table[-1]
-        with self.load_ledger(table, ledger_table) as ledger, closing(self.get_statement_client()) as client:
-            history = partial(self.loads_of, table)
-            yield CopyRun(copy, stage, client, ledger, history, identity, choice, **given)
 
     # The files of a stage.
 

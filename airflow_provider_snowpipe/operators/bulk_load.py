@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, work_key
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
@@ -409,17 +409,24 @@ class BulkRun:
             same id that was deleted
         :raises FilesRejectedError: if COPY has not loaded each file as Spark wrote it
         """
-        table = (*self.hook.database_and_schema(), self.table)
-        with self.hook.copy_run(
-            CopyInto(table, self.stage.location),
-            replace(self.stage.reference, path=""),
-            self.identity,
-            ledger_table=self.ledger_table,
-            url=self.stage.stage_url,
-            leave=self.leave,
-            begun=self.begun,
-        ) as run:
-            self.copy_run, ledger = run, run.ledger
+        hook = self.hook
+        with (
+            hook.load_ledger(self.table, self.ledger_table) as ledger,
+            closing(hook.get_statement_client()) as client,
+        ):
+            stage = StageReference.parse(str(self.stage.reference), *ledger.target[:2])
+            run = self.copy_run = CopyRun(
+                CopyInto(ledger.target, self.stage.location),
+                replace(stage, path=""),
+                client,
+                ledger,
+                partial(hook.loads_of, self.table),
+                self.identity,
+                work_key(self.identity, ledger.target),
+                url=self.stage.stage_url,
+                leave=self.leave,
+                begun=self.begun,
+            )
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
             self._require_own(known)
@@ -429,7 +436,6 @@ class BulkRun:
                 for one in known:
                     ledger.change(one, replace(one, state=GIVEN_UP))
                 known = []
-            run.begin(known)
             written = None
             if not known:
                 with write() as report:

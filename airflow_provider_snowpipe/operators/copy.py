@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from os.path import commonprefix
@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     StagedChoice,
 )
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of, work_key
 from airflow_provider_snowpipe.bulk.other_loaders import (
     pipes_beside,
     refuse_files_for_pipe,
@@ -193,15 +193,15 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         with failing_at_once():
             load = self._load = self._made(run_identity(context))
             try:
-                with leaving_copies(context, self.hook, [load]):
+                with leaving_copies(context, load.hook, [load]):
                     return (
                         load.run() if self.validation_mode is None else load.validated(self.validation_mode)
                     )
             finally:  # files that are in the table are there in a task that fails for others, too
                 if load.outcome is not None:
-                    hook, rows = self.bulk_hook(self.table), load.outcome.result()["rows_loaded"]
-                    self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=rows)
-                    describe_file_load(self, context, hook, self.table, rows, "COPY")
+                    rows = load.outcome.result()["rows_loaded"]
+                    self.task_lineage = TaskLineage(load.hook, sources=(self.stage,), rows=rows)
+                    describe_file_load(self, context, load.hook, self.table, rows, "COPY")
 
     def on_kill(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
@@ -213,9 +213,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
 
     def _made(self, identity: RunIdentity) -> CopyLoad:
+        hook = self.bulk_hook(self.table)
         return CopyLoad(
-            self.hook,
-            copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),
+            hook,
+            copy_into(hook, self.table, self.stage, self.options, self.columns, self.expressions),
             StagedChoice(self.stage, self.files, self.prefix, self.pattern),
             identity,
             on_rejected=self.on_rejected,
@@ -318,7 +319,7 @@ class CopyLoad:
         :raises FilesRejectedError: if one was not loaded as a whole, or rows of an earlier try are gone
         :raises SqlError: if a statement fails
         """
-        is_fenced = not (self.force or self.copy.options.force)
+        is_fenced, table = not (self.force or self.copy.options.force), self.copy.table[-1]
         with self._prepared() as run:
             entries = run.entries()
             staged = self._staged(run, entries)
@@ -336,7 +337,7 @@ class CopyLoad:
             value = self.outcome.result()
             log.info(
                 "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
-                self._table,
+                table,
                 len(outcome.loads),
                 len(staged.files),
                 value["rows_loaded"],
@@ -347,7 +348,7 @@ class CopyLoad:
                 self._warn_of_unknown(unknown)
             if is_fenced:
                 self._refuse_others(run, staged, has_copied=True)
-            self.outcome.require(self.on_rejected, self._table)
+            self.outcome.require(self.on_rejected, table)
             return value
 
     def validated(self, mode: str) -> dict[str, Any]:
@@ -361,13 +362,16 @@ class CopyLoad:
             self.outcome = CopyOutcome()
             return self.outcome.result()
         rows = self._validation_rows(mode, files)
-        log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
+        log.info(
+            "%s: validation by %s of %d files: %d rows", self.copy.table[-1], mode, len(files), len(rows)
+        )
         return {"validation_mode": mode, "files": len(files), "rows": rows}
 
     def preview(self) -> list[str]:
         """The statements that would be run, and the errors that the files would have; loads nothing."""
         files = list(self.choice.find(self.hook).files)
-        lines = [f"{len(part)} files: {self.copy.statement(part)}" for part in self.copy.parts(files)]
+        parts = self.copy.parts(files)
+        lines = [f"{len(part)} files: {self.copy.statement(part, is_own=True)}" for part in parts]
         if self.copy.not_validated is None and files:
             lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
@@ -387,25 +391,28 @@ class CopyLoad:
         if self.copy_run is not None:
             self.copy_run.stop()
 
-    @property
-    def _table(self) -> str:
-        return self.copy.table[-1]
-
     @contextmanager
     def _prepared(self) -> Iterator[CopyRun]:
         """Sign in for the ledger and for the statements."""
-        # Options that the ledger and the listing stand for: see _staged and _remove_loaded.
-        copy = replace(self.copy, options=replace(self.copy.options, purge=False))
-        with self.hook.copy_run(
-            copy,
-            StageReference.parse(self.choice.stage),
-            self.identity,
-            self.choice.key(),
-            ledger_table=self.ledger_table,
-            leave=self.leave_worker,
-            begun=self.begun,
-            details=self.details,
-        ) as self.copy_run:
+        hook, table, choice = self.hook, self.copy.table[-1], self.choice.key()
+        with (
+            hook.load_ledger(table, self.ledger_table) as ledger,
+            closing(hook.get_statement_client()) as client,
+        ):
+            self.copy_run = CopyRun(
+                self.copy,
+                StageReference.parse(self.copy.location),
+                client,
+                ledger,
+                partial(hook.loads_of, table),
+                self.identity,
+                # With FORCE every choice of files is the same work.
+                work_key(self.identity, ledger.target, "" if self.copy.options.force else choice),
+                choice,
+                leave=self.leave_worker,
+                begun=self.begun,
+                details=self.details,
+            )
             yield self.copy_run
 
     def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
@@ -413,22 +420,23 @@ class CopyLoad:
 
         :raises GivenUpError: if another task has given a file up, or all before any was planned
         """
-        known = files_of(entries)
+        known, table = files_of(entries), self.copy.table[-1]
         is_whole = self.copy.options.force or self.begun is not None
         if self.identity.work is not None:
             # Another task may have planned some of the files.
-            chosen = {run.stage.below(path) for path in file_names(self.choice.files)}
+            stage = StageReference.parse(self.choice.stage)
+            chosen = {stage.below(path) for path in file_names(self.choice.files)}
             for one in entries:
                 is_given_up = not one.choice or any(file.path in chosen for file in one.files)
                 if one.state == GIVEN_UP and is_given_up:
                     raise GivenUpError(
-                        f"COPY into {self._table}: another task has given this load of files up, and may "
+                        f"COPY into {table}: another task has given this load of files up, and may "
                         "have loaded them another way. Nothing was loaded; run again"
                     )
             known = {path: file for path, file in known.items() if path in chosen}
             is_whole = len(known) == len(chosen)
         if known and is_whole:
-            log.info("%s: %d files are planned already", self._table, len(known))
+            log.info("%s: %d files are planned already", table, len(known))
             run.listed = self.choice.find(self.hook, known).files
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
         loaded = files_of(one for one in entries if one.is_loaded)
@@ -436,7 +444,7 @@ class CopyLoad:
         is_empty = not (found.files or loaded)
         # Another try that has begun meanwhile may have removed files from the stage.
         if (is_empty or self.copy.options.purge) and len(run.ledger.entries(run.work)) > len(entries):
-            raise SqlError(f"COPY into {self._table}: another try has begun meanwhile. Run again")
+            raise SqlError(f"COPY into {table}: another try has begun meanwhile. Run again")
         if is_empty:
             self._refuse_nothing()
         return found
@@ -452,27 +460,28 @@ class CopyLoad:
         if not staged.files:
             return {}
         if not has_copied:
-            run.ledger.refuse_planned_by_others(run.work, None, staged.files, run.stage_key)
+            run.ledger.refuse_planned_by_others(run.work, None, staged.files, run.stage.key(run.url))
+        table = self.copy.table[-1]
         # The queues first: what is loaded between the two questions is in history then.
-        pipes = pipes_beside(self.hook, self._table, staged)
-        history = self.hook.loads_of(self._table, list(staged.files))
+        pipes = pipes_beside(self.hook, table, staged)
+        history = self.hook.loads_of(table, list(staged.files))
         older: Sequence[FileLoad] = ()
         given: Container[tuple[str, str, str | None]] = ()
         if self.passes_over:
-            given = run.ledger.given_files(list(staged.files), run.stage_key)
+            given = run.ledger.given_files(list(staged.files), run.stage.key(run.url))
             if forgotten := unknown_since(staged, history):
-                older = self.hook.older_copies(self._table, forgotten, by_pipes=True)
+                older = self.hook.older_copies(table, forgotten, by_pipes=True)
         passed = refuse_files_of_others(
             staged,
             history,
-            table=self._table,
+            table=table,
             now=dt.datetime.now(dt.UTC),
             older=older,
             passes_over=self.passes_over,
             given=given,
         )
         for one in pipes:
-            refuse_files_for_pipe(one.without(passed), table=self._table, has_copied=has_copied)
+            refuse_files_for_pipe(one.without(passed), table=table, has_copied=has_copied)
         return passed
 
     def _refuse_nothing(self) -> None:
@@ -482,10 +491,10 @@ class CopyLoad:
         """
         if self.on_nothing == "fail":
             raise NothingStagedError(
-                f"{self.choice} has no file for {self._table}: stage the files before this "
+                f"{self.choice} has no file for {self.copy.table[-1]}: stage the files before this "
                 "task runs, or set on_nothing='report'"
             )
-        log.info("nothing is staged for %s", self._table)
+        log.info("nothing is staged for %s", self.copy.table[-1])
 
     def _remove_loaded(
         self, loaded: Mapping[str, StagedFile], staged: StagedFiles, outcome: CopyOutcome
@@ -519,7 +528,7 @@ class CopyLoad:
             "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
             "%r (%s). They were loaded longer ago; or they are older than 64 days, so that COPY does not "
             "know whether they were loaded: load_uncertain_files=True loads those",
-            self._table,
+            self.copy.table[-1],
             len(unknown),
             unknown[0].path,
             unknown[0].first_error or "no message",
@@ -548,29 +557,26 @@ def leaving_copies(context: Context, hook: SnowpipeBulkHook, loads: Sequence[Any
     finally:
         runs: list[CopyRun] = [one.copy_run for one in loads if one.copy_run is not None]
         if found := [(run, one) for run in runs for one in run.done.values()]:
-            _leave(context["ti"], hook, found)
-
-
-def _leave(ti: Any, hook: SnowpipeBulkHook, found: Sequence[tuple[CopyRun, Entry]]) -> None:
-    first, rows = found[0][0], list[UnloadedRow]()
-    for run, one in found:
-        if one.rows_rejected and len(rows) < MOST_UNLOADED:
-            rows += _rejected(hook, run, one)
-    entries = [
-        {
-            "state": one.state,
-            "files": len(one.files),
-            "rows": one.rows_loaded,
-            "rejected": one.rows_rejected,
-            "at": None if one.loaded_at is None else one.loaded_at.isoformat(),
-            "query_id": one.query_id,
-            "error": shown_error(one.error and one.error[:500]),
-        }
-        for _, one in found[-_MOST_ENTRIES:]
-    ]
-    unloaded = unloaded_value(rows[:MOST_UNLOADED], str(first.stage)) if rows else None
-    ti.xcom_push(key=COPIES_KEY, value={"entries": entries, "unloaded": unloaded})
-    ti.xcom_push(key=CHANNEL_PAGE_KEY, value=table_page(hook.snowflake_conn_id, *first.ledger.target))
+            rows = list[UnloadedRow]()
+            for run, one in found:
+                if one.rows_rejected and len(rows) < MOST_UNLOADED:
+                    rows += _rejected(hook, run, one)
+            entries = [
+                {
+                    "state": one.state,
+                    "files": len(one.files),
+                    "rows": one.rows_loaded,
+                    "rejected": one.rows_rejected,
+                    "at": None if one.loaded_at is None else one.loaded_at.isoformat(),
+                    "query_id": one.query_id,
+                    "error": one.error and shown_error(one.error[:500]),
+                }
+                for _, one in found[-_MOST_ENTRIES:]
+            ]
+            ti, first = context["ti"], runs[0]
+            unloaded = unloaded_value(rows[:MOST_UNLOADED], str(first.stage)) if rows else None
+            ti.xcom_push(key=COPIES_KEY, value={"entries": entries, "unloaded": unloaded})
+            ti.xcom_push(key=CHANNEL_PAGE_KEY, value=table_page(hook.snowflake_conn_id, *first.ledger.target))
 
 
 def _rejected(hook: SnowpipeBulkHook, run: CopyRun, entry: Entry) -> list[UnloadedRow]:

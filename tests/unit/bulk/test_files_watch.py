@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyOutcome
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.ledger_entry import Entry
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, timestamp
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
@@ -374,25 +375,26 @@ def row(file, status="LOADED", loaded=2, errors=0, first=None):
     }  # fmt: skip
 
 
+def outcome_of(*rows, stage=STAGE, url=None):
+    return CopyOutcome(tuple(Entry("work", 1, 1, reports=(rows,)).loads(stage, url).values()))
+
+
 class TestOutcome:
     def test_names_files_below_the_stage(self):
-        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
+        outcome = outcome_of(row("a.csv"), row("b.csv", loaded="7"))
         assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
         assert outcome.result()["rows_loaded"] == 9
-        nothing = [{"status": "Copy executed with 0 files processed."}]
-        assert CopyOutcome.read(nothing, STAGE) == CopyOutcome()
+        assert outcome_of({"status": "Copy executed with 0 files processed."}) == CopyOutcome()
         for url in ("s3://b/in", "s3://b/in/"):
-            answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
-            (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
+            answered = {**row(""), "file": "s3://b/in/X/a.csv"}
+            (load,) = outcome_of(answered, stage=StageReference.parse("@X"), url=url).loads
             assert (load.path, load.location) == ("X/a.csv", "X")
 
     def test_names_files_that_failed_with_their_first_error(self):
         failed = row("b.csv", "LOAD_FAILED", 0, 2, "bad")
-        outcome = CopyOutcome.read([row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x")], STAGE)
+        outcome = outcome_of(row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x"))
         outcome.require("report", "T")
         words = r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); 'in/c.csv'"
         with pytest.raises(errors.FilesRejectedError, match=words) as raised:
             outcome.require("fail", "T")
         assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
-        with pytest.raises(errors.ConfigurationError, match="on_rejected is 'ignore'"):
-            outcome.require("ignore", "T")
