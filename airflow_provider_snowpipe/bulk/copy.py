@@ -410,6 +410,9 @@ class CopyOutcome:
 class StageAccount(Protocol):
     """As much of the account's hook as the choice of files needs."""
 
+    def database_and_schema(self) -> tuple[str, str]:
+        """Database and schema of what is not named with its own."""
+
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage."""
 
@@ -465,7 +468,7 @@ class StagedChoice:
         :raises NothingStagedError: if another file that is named is not there
         :raises SqlError: if the stage cannot be listed
         """
-        stage = StageReference.parse(self.stage)
+        stage = StageReference.parse(self.stage, *hook.database_and_schema())
         listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
         url = hook.stage_url(self.stage) if not listed or "://" in str(listed[0]["name"]) else None
         found: dict[str, StagedFile] = {}

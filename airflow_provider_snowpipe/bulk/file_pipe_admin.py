@@ -483,7 +483,7 @@ class PipeTarget:
         given = StageReference.parse(str(staged), pipe.database, pipe.schema)
         inside = f"{given.path}/".removeprefix("/")
         root = f"{self.stage.path}/".removeprefix("/")
-        if given.names != self.stage.names or not inside.startswith(root):
+        if given.key() != self.stage.key() or not inside.startswith(root):
             raise ConfigurationError(
                 f"pipe {pipe} loads from {self.stage}, and the files are at {given}: stage "
                 "them below the pipe's location, or name the pipe of that stage"
@@ -539,7 +539,7 @@ class ListedPipe:
 
     def loads_from(self, stage: StageReference) -> bool:
         """True for the stage of the pipe."""
-        return stage.names == self.target.stage.names
+        return stage.key() == self.target.stage.key()
 
     def _matches(self, path: str) -> bool:
         try:

@@ -25,7 +25,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
     StagedFiles,
-    StageReference,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import first_few, quote_identifier
@@ -43,9 +42,6 @@ Answer = TypeVar("Answer")
 
 class Account(StageAccount, Protocol):
     """As much of the account's hook as the two loaders need."""
-
-    def database_and_schema(self) -> tuple[str, str]:
-        """Database and schema of the table."""
 
     def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Run one statement."""
@@ -141,7 +137,7 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     Asked are the pipes of all databases, and those that reach the same files through another external stage.
     """
     database, schema = account.database_and_schema()
-    stage = replace(StageReference.parse(str(staged.stage), database, schema), path="")
+    stage = replace(staged.stage, path="")
     what = "whether a pipe is about to load these files"
     rows = asked(what, partial(account.run_sql, "SHOW PIPES IN ACCOUNT")) or []
     if len(rows) >= _MOST_SHOWN:

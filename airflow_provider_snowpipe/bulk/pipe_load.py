@@ -438,7 +438,7 @@ class PipeFiles:
         if self.stage is None:
             return
         given, own = StageReference.parse(self.stage, database, schema), target.stage
-        if given.names == own.names:
+        if given.key() == own.key():
             is_own = given.path == own.path
         else:  # two external stages may stand for one address
             urls = [(self._url(one), one.path) for one in (given, own)]
@@ -531,8 +531,7 @@ class PipePlan:
                 new = Entry(
                     work, 1, 1, files=tuple(files.files.values()), loader=self.loader, details=self.details
                 )
-                place = StageReference.parse(str(files.stage), *ledger.target[:2])
-                stage, before = place.key(files.url), ledger.entries(work)
+                stage, before = files.stage.key(files.url), ledger.entries(work)
                 if before and before[0].state == GIVEN_UP and self.identity.entry is not None:
                     raise GivenUpError(
                         f"pipe {self.loader}: another task has given this load of files up. Nothing was "

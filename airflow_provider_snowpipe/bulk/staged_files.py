@@ -72,19 +72,12 @@ class StageReference:
         path = f"{self.path}/{prefix}" if self.path else prefix
         return f"@{self.owner}{self.name}" + (f"/{path}" if path else "")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Database, schema and name, as far as they are known, each as Snowflake keeps it."""
-        mark = "%" if self.name.startswith("%") else ""
-        *owner, name = spelled(self.owner + self.name.removeprefix("%"))
-        return (*owner, mark + name)
-
-    def key(self, url: str | None) -> str:
+    def key(self, url: str | None = None) -> str:
         """The stage in one spelling, without a path, or where an external one points.
 
         :param url: what an external stage stands for
         """
-        return url.rstrip("/") if url is not None else ".".join(self.names)
+        return url.rstrip("/") if url is not None else ".".join(spelled(self.owner + self.name))
 
     def relative(self, listed: str, url: str | None = None) -> str:
         """A file's path below the stage.
@@ -100,8 +93,10 @@ class StageReference:
 
 def spelled(name: str) -> tuple[str, ...]:
     """The parts of a name, each as Snowflake keeps it: in capitals unless it is quoted."""
-    parts = re.findall(rf"{PART}|~", name)
-    return tuple(one[1:-1].replace('""', '"') if one.startswith('"') else one.upper() for one in parts)
+    return tuple(
+        mark + (one[1:-1].replace('""', '"') if one.startswith('"') else one.upper())
+        for mark, one in re.findall(rf"(%?)({PART}|~)", name)
+    )
 
 
 def stage_prefix(stage: StageReference) -> str:

@@ -277,7 +277,7 @@ def copy_into(
     """
     schema = hook.database_and_schema()
     root = replace(StageReference.parse(stage, *schema), path="")
-    return CopyInto((*schema, table), str(root), CopyOptions.of(options), columns, expressions)
+    return CopyInto((*schema, table), root.location(), CopyOptions.of(options), columns, expressions)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, spelled
 from airflow_provider_snowpipe.hooks.bulk import Staged
 from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -493,7 +493,7 @@ class CompactedStage:
         """The ledger beside the stage, and the key of this content, however the stage is spelled."""
         place = self.hook.database_and_schema()
         reference = StageReference.parse(str(self._folder.reference), *place)
-        *owner, name = reference.names
+        *owner, name = spelled(reference.owner + reference.name)
         database, schema = owner or place  # a user's own stage has none
         hook = self.hook.of_table(database, schema, name)
         with hook.load_ledger(f"{name}/{reference.path}", self.ledger_table) as ledger:
