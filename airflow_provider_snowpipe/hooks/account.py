@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
+Answer = TypeVar("Answer")
 RunSql = Callable[..., list[dict[str, Any]]]
 """Runs a statement with values and other arguments of the cursor; keys of rows are in lower case."""
 
@@ -177,11 +178,6 @@ class AccountHook(BaseHook):
         # The name is a pattern there.
         return next((str(row["created_on"]) for row in found if row["name"] == table), None)
 
-    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API without blocking the event loop."""
-        await self._async_connection()
-        return await asyncio.to_thread(self.get_statement_client, retry=retry)
-
     # The ledger of loads, and COPY by it.
 
     @contextmanager
@@ -306,11 +302,6 @@ class AccountHook(BaseHook):
             return self._copy_history()
         return ReportThenSql(report, self._copy_history()) if self.table else report
 
-    async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
-        """Make a source of what became of files, without blocking the event loop."""
-        await self._async_connection()
-        return await asyncio.to_thread(self.get_load_history, retry=retry)
-
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
 
@@ -344,13 +335,17 @@ class AccountHook(BaseHook):
             self._settings = SnowpipeConnection.of(connection, connection.extra_dejson)
         return self._settings
 
-    async def _async_connection(self) -> SnowpipeConnection:
+    async def in_thread(self, ask: Callable[..., Answer], *given: Any, **named: Any) -> Answer:
+        """Call a method without blocking the event loop by the connection, the key file or the answer.
+
+        :param ask: a method of this hook; ``given`` and ``named`` are its arguments
+        """
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
         if self._settings is None:
             connection: Any = await get_async_connection(self.snowflake_conn_id)
             self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
-        return self._settings
+        return await asyncio.to_thread(ask, *given, **named)
 
     def _connect(self) -> Any:
         settings = self._connection()

@@ -111,7 +111,9 @@ class SnowpipeLagNotifier(BaseNotifier):
         from asgiref.sync import sync_to_async
 
         hook = SnowpipeHook.of(self)
-        await hook.async_pipe_name()  # reads the connection, for which only an event loop may wait here
+        await hook.in_thread(
+            hook.pipe_name
+        )  # reads the connection, for which only an event loop may wait here
         # From its thread, variables and connections are read through the event loop.
         asked = sync_to_async(self._asked, thread_sensitive=False)
         passed_on = self._report(context, await asked(hook))
