@@ -83,10 +83,7 @@ class FilePipeAdmin:
         self._rehearses = is_rehearsal
 
     def known(self) -> KnownPipe | None:
-        """The pipe as it is, None where there is none, or the role may not see it.
-
-        :raises SqlError: if the statement fails
-        """
+        """The pipe as it is, None where there is none, or the role may not see it."""
         try:
             rows = self._run(f"DESCRIBE PIPE {self.pipe.quoted}", None)
         except SqlError as error:
@@ -101,7 +98,6 @@ class FilePipeAdmin:
         """Ask for the pipe's state.
 
         :raises ConfigurationError: if there is no such pipe, or the role may not see it
-        :raises SqlError: if the statement fails
         """
         try:
             (row,) = self._run(PIPE_STATUS, (self.pipe.quoted,))

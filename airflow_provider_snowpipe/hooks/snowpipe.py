@@ -105,10 +105,7 @@ class SnowpipeHook(AccountHook):
         return self._pipe_of(self._connection())
 
     def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client of the pipe; the caller closes it.
-
-        :raises ConfigurationError: if the connection lacks something
-        """
+        """Make a client of the pipe; the caller closes it."""
         settings = self._connection()
         return _client(settings, self._pipe_of(settings), retry)
 
@@ -199,7 +196,6 @@ class SnowpipeHook(AccountHook):
 
         The sign-in comes first, so that little time passes between reading a token and setting it.
 
-        :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         pipe = self.pipe_name()
@@ -225,7 +221,6 @@ class SnowpipeHook(AccountHook):
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
-        :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         with self.offset_tokens() as set_token:

@@ -96,7 +96,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         ``work_path``
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -162,10 +161,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             StageReference.parse(self.stage)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Write, stage and copy, or do what an earlier try of this run has left to do.
-
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
-        """
+        """Write, stage and copy, or do what an earlier try of this run has left to do."""
         return self._loaded(context, None)
 
     def execute_complete(
