@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
 from airflow_provider_snowpipe.bulk.stage import check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StagedFiles, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
+from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
-from airflow_provider_snowpipe.operators.copy import copy_into, leaving_copies, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import CopyTask, copy_into, leaving_copies, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOperator):
+class SnowpipeBulkLoadOperator(CopyTask, BulkDriverOperator):
     """Load whatever Spark reads into a table by files and one COPY, once per run.
 
     Spark computes the rows once and writes them as Parquet files of about ``target_file_bytes``: into the
@@ -146,7 +146,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._bulk: BulkRun | None = None
         check_arguments(
             self,
             fail_or_report=["on_rejected"],
@@ -162,37 +161,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Write, stage and copy, or do what an earlier try of this run has left to do."""
-        return self._loaded(context, None)
-
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Go on where the task was deferred: the ledger shows what is loaded by now.
-
-        :param begun: versions of ledger entries when the try began
-        """
-        if event.get("message"):
-            self.log.warning("the triggerer could not wait: %s", event["message"])
-        return self._loaded(context, begun)
-
-    def on_kill(self) -> None:
-        """Cancel the COPY that runs, begin no other upload, or stop Spark."""
-        if self._bulk is not None:
-            self._bulk.stop()
-        super().on_kill()
-
-    def dry_run(self) -> None:
-        """Print what would be read, and where it would go; nothing is read or changed."""
-        self.log.info(
-            "dry run: Spark would write %s as Parquet files of about %d bytes, and one COPY would load them "
-            "from %s into %s",
-            self._rows().address,
-            self.target_file_bytes,
-            self._stage_name(),
-            self.table,
-        )
-
-    def _loaded(self, context: Context, begun: Mapping[str, int] | None) -> dict[str, Any]:
         with failing_at_once():
             hook, identity = self.bulk_hook(self.table), run_identity(context)
             if self.run_key:
@@ -202,7 +170,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             digest = blake2b(json.dumps(asdict(rows), sort_keys=True).encode(), digest_size=8).hexdigest()
             stage = RunStage(hook, self._stage_name(), folder)
             leave = partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None
-            self._bulk = BulkRun(
+            run = self._load = BulkRun(
                 hook,
                 stage,
                 self.table,
@@ -216,11 +184,22 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
                 is_of_run=not self.run_key,
                 ledger_table=self.ledger_table,
                 leave=leave,
-                begun=begun,
+                begun=self._begun,
             )
-            with leaving_copies(context, hook, [self._bulk]):
-                done = self._bulk.load(partial(self._written, context, self._bulk))
-            return self._concluded(context, self._bulk, done)
+            with leaving_copies(context, hook, [run]):
+                done = run.load(partial(self._written, context, run))
+            return self._concluded(context, run, done)
+
+    def dry_run(self) -> None:
+        """Print what would be read, and where it would go; nothing is read or changed."""
+        self.log.info(
+            "dry run: Spark would write %s as Parquet files of about %d bytes, and one COPY would load them "
+            "from %s into %s",
+            self._rows().address,
+            self.target_file_bytes,
+            self._stage_name(),
+            self.table,
+        )
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
         """Have Spark write the rows: here, or into the storage of an external stage."""

@@ -71,7 +71,34 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class SnowpipeCopyOperator(ReportsLineage, FileOperator):
+class CopyTask(ReportsLineage, AccountArguments):
+    """Base of the operators that run a COPY once: a task may leave the worker while its statement runs."""
+
+    _load: Any = None
+    """What :meth:`on_kill` stops."""
+    _begun: Mapping[str, int] | None = None
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Go on where the task was deferred: the ledger shows what is loaded by now.
+
+        :param begun: versions of ledger entries when the try began
+        """
+        if event.get("message"):
+            self.log.warning("the triggerer could not wait: %s", event["message"])
+        self._begun = begun
+        value: dict[str, Any] = self.execute(context)
+        return value
+
+    def on_kill(self) -> None:
+        """Cancel the COPY that runs, which then leaves the table as it was, and whatever else runs."""
+        if self._load is not None:
+            self._load.stop()
+        super().on_kill()
+
+
+class SnowpipeCopyOperator(CopyTask, FileOperator):
     """Load staged files into a table by COPY INTO: once per run, whatever becomes of worker and connection.
 
     The files are listed first, so every statement names its files. A row of the load ledger, the table
@@ -160,8 +187,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.ledger_table = ledger_table
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._load: CopyLoad | None = None
-        self._begun: Mapping[str, int] | None = None
         check_arguments(
             self,
             fail_or_report=["on_rejected", "on_nothing"],
@@ -174,18 +199,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         if validation_mode is not None:
             written.validation(validation_mode)
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
-
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Go on where the task was deferred: the ledger shows what is loaded by now.
-
-        :param begun: versions of ledger entries when the try began
-        """
-        if event.get("message"):
-            self.log.warning("the triggerer could not wait: %s", event["message"])
-        self._begun = begun
-        return self.execute(context)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
@@ -201,11 +214,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
                     rows = load.outcome.result()["rows_loaded"]
                     self.task_lineage = TaskLineage(load.hook, sources=(self.stage,), rows=rows)
                     describe_file_load(self, context, load.hook, self.table, rows, "COPY")
-
-    def on_kill(self) -> None:
-        """Cancel the statement that runs: COPY then leaves the table as it was."""
-        if self._load is not None:
-            self._load.stop()
 
     def preview(self) -> list[str]:
         """Report which statements would be run, and which errors the files would have; loads nothing."""
