@@ -34,7 +34,7 @@ import snowflake.connector
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, RunIdentity
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.ledger import Ledger
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.routing.cost_model import GB, CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
@@ -155,7 +155,7 @@ class Paths:
             identity = RunIdentity((run,), dt.datetime.now(dt.UTC))
             copy = CopyRun(statement, stage, client, ledger, lambda _: (), identity, run, run)
             path = f"{run}/{file.name}"
-            staged = StagedFiles({path: StagedFile(path)}, stage)
+            staged = {path: StagedFile(path)}
             done = copy.load(copy.plan(staged, copy.entries()), staged)
             copy.judged(done).require("fail", _TABLE)
 

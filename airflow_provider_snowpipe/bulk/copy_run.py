@@ -29,7 +29,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
     StagedFile,
-    StagedFiles,
     StageReference,
     newest_loads,
 )
@@ -156,9 +155,10 @@ class CopyRun:
             if load.status != LOAD_FAILED
         }
 
-    def plan(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
+    def plan(self, staged: Mapping[str, StagedFile], entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that this work has not loaded, and again what is gone from the table.
 
+        :param staged: the files by their paths below the stage
         :param entries: as :meth:`entries` returned them
         :return: all entries of the work
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
@@ -169,7 +169,7 @@ class CopyRun:
         self._resumed = frozenset(one.part for one in entries if one.reports)
         if self.copy.options.force:
             self._refuse_unforced([one for one in entries if one not in lost], staged, is_first=not entries)
-        if gone := [path for path in files_of(lost) if path not in staged.files]:
+        if gone := [path for path in files_of(lost) if path not in staged]:
             raise FilesRejectedError(
                 f"COPY into {self._table}: rows of an earlier try are not in the table any more, and "
                 f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again",
@@ -208,7 +208,7 @@ class CopyRun:
             raise self._in_doubt(lost[0].created, files_of(lost))
         return list(entries), lost
 
-    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
+    def load(self, entries: Sequence[Entry], staged: Mapping[str, StagedFile]) -> list[Entry]:
         """Load what is planned, and make sure that what an earlier try has loaded is there.
 
         COPY has to skip what was loaded before; it loads such a file after a TRUNCATE, which clears its
@@ -283,7 +283,7 @@ class CopyRun:
 
     # Planning.
 
-    def _new_entries(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
+    def _new_entries(self, staged: Mapping[str, StagedFile], entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that no entry has, and those that COPY could not load in an earlier try."""
         done = {
             (file.path, file.mark)
@@ -294,7 +294,7 @@ class CopyRun:
             if self._earlier.get(str(one.part)) != one.version  # planned, or loaded by this very try
             or is_done(loads.get(file.path), forced=self.copy.options.force)
         }
-        left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
+        left = [one for one in staged.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
             self._known = self._loaded_by_others([*left, *again], self.stage.key(self.url))
@@ -305,7 +305,7 @@ class CopyRun:
         before = max((one.part for one in entries), default=0)
         planned = []
         for number, paths in enumerate(parts, before + 1):
-            files = tuple(staged.files[path] for path in paths)
+            files = tuple(staged[path] for path in paths)
             new = Entry(
                 self.work,
                 number,
@@ -344,7 +344,7 @@ class CopyRun:
         has_rows = self._explained and now.rows != 0
         return frozenset((path, marks[path]) for path, created in own if has_rows and created == now.created)
 
-    def _refuse_unforced(self, loaded: Sequence[Entry], staged: StagedFiles, *, is_first: bool) -> None:
+    def _refuse_unforced(self, loaded: Sequence[Entry], staged: Iterable[str], *, is_first: bool) -> None:
         """Refuse to load with FORCE what this run has loaded otherwise: without FORCE, or by a lost ledger.
 
         :param loaded: the work's entries whose rows are in the table
@@ -352,7 +352,7 @@ class CopyRun:
         :raises FilesGivenTwiceError: if there is such a file
         """
         done = files_of(one for one in loaded if one.is_loaded)
-        paths = [path for path in staged.files if path not in done]
+        paths = [path for path in staged if path not in done]
         since, twice = self.identity.first, set[str]()
         if paths and is_first and self.identity.try_number > 1 and since is not None:
             found = self._remembered(paths).items()
@@ -390,7 +390,7 @@ class CopyRun:
 
     # Running.
 
-    def _due(self, entry: Entry, staged: StagedFiles) -> tuple[Entry, bool]:
+    def _due(self, entry: Entry, staged: Mapping[str, StagedFile]) -> tuple[Entry, bool]:
         """The entry with the statement for its files that are staged; True if COPY has to skip all of them.
 
         An entry that is loaded, of which COPY has nothing to skip, is done.
@@ -400,7 +400,7 @@ class CopyRun:
         is_earlier = is_earlier and self.identity.work is None
         if entry.state == GIVEN_UP or (entry.is_loaded and not is_earlier):
             return entry, False
-        there = staged.files if not is_earlier or self.listed is None else self.listed
+        there = staged if not is_earlier or self.listed is None else self.listed
         files = tuple(one for one in entry.files if one.path in there and there[one.path].mark == one.mark)
         if is_earlier:
             loads = entry.loads(self.stage, self.url)

@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
@@ -451,13 +451,13 @@ class BulkRun:
         }
         if not files:
             return copied_value(manifest, self.stage, {}, self.on_rejected, self.table)
-        entries = run.plan(StagedFiles(files, run.stage, run.url), entries)
+        entries = run.plan(files, entries)
         left = files
         if any(one.is_loaded for one in entries):  # what is loaded may be removed
             named = {f"{self.stage.reference.path}/{name}" for name in self.stage.names()}
             named |= {file.path for one in entries if not one.is_loaded for file in one.files}
             left = {path: file for path, file in files.items() if path in named}
-        outcome = run.judged(run.load(entries, StagedFiles(left, run.stage, run.url)))
+        outcome = run.judged(run.load(entries, left))
         outcome.require(self.on_rejected, self.table)
         loads = {load.path: load.result() for load in (*outcome.before, *outcome.loads)}
         return copied_value(manifest, self.stage, loads, self.on_rejected, self.table)

@@ -329,13 +329,14 @@ class CopyLoad:
             entries = run.entries()
             staged = self._staged(run, entries)
             run.url = staged.url
-            entries = run.plan(staged, entries)
+            entries = run.plan(staged.files, entries)
             try:
                 passed = self._refuse_others(run, staged) if is_fenced else {}
             except FilesGivenTwiceError:
                 run.give_up(entries)
                 raise
-            outcome = run.judged(run.load(entries, staged.without(passed)))
+            left = {path: file for path, file in staged.files.items() if path not in passed}
+            outcome = run.judged(run.load(entries, left))
             self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
             if self.copy.options.purge:
                 self._remove_loaded(files_of(run.ledger.entries(run.work)), staged, outcome)
