@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.bulk.stage import check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import TaskLineage
-from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
+from airflow_provider_snowpipe.links.snowpipe import SparkUiLink, leaving_copies
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     AccountArguments,
@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
-from airflow_provider_snowpipe.operators.copy import CopyTask, copy_into, leaving_copies, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import CopyTask, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
