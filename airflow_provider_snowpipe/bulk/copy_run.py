@@ -25,12 +25,12 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
 )
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
+    FINAL,
     LOAD_FAILED,
     ExpectedFiles,
     FileLoad,
     StagedFile,
     StageReference,
-    newest_loads,
 )
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -565,8 +565,9 @@ class CopyRun:
     def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
         """The newest load of each file by COPY that load history knows."""
         names = tuple(paths)
-        own = (one for one in self.history(names) if one.pipe is None)
-        return newest_loads(ExpectedFiles(names, stage=self.stage, url=self.url), own)
+        ended = (one for one in self.history(names) if one.pipe is None and one.status in FINAL)
+        found = ExpectedFiles(names, stage=self.stage, url=self.url).of(ended)
+        return {path: replace(load, path=path) for path, load in found}
 
     @property
     def _table(self) -> str:

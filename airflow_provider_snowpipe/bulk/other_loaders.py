@@ -225,9 +225,8 @@ def remembered_loads(
     stage = replace(files.stage, owner="", path="")
     expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
     found = []
-    for load in history:
-        path = expected.name_of(load)
-        if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
+    for path, load in expected.of(history):
+        if load.status not in (LOADED, PARTIALLY_LOADED):
             continue
         memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
         if now is not None and load.loaded_at is not None and load.loaded_at < now - memory:
@@ -281,11 +280,8 @@ def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) ->
     """
     stage = replace(files.stage, path="")
     expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
-    done = {
-        expected.name_of(load)
-        for load in loads
-        if load.pipe == loader and load.status in (LOADED, PARTIALLY_LOADED)
-    }
+    own = (one for one in loads if one.pipe == loader and one.status in (LOADED, PARTIALLY_LOADED))
+    done = {path for path, _ in expected.of(own)}
     return [path for path in files.files if path not in done]
 
 

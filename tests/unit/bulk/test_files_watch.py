@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FirstError,
     StageReference,
     file_names,
+    number_of_files,
     possible_paths,
 )
 from airflow_provider_snowpipe.streaming import errors
@@ -152,8 +153,8 @@ def test_timestamps_are_read_as_templates_render_them():
         timestamp("yesterday")
 
 
-def load_of(path, location):
-    return FileLoad(path, location, "LOADED")
+def name_in(files, path, location):
+    return next((name for name, _ in files.of([FileLoad(path, location, "LOADED")])), None)
 
 
 def unlisted(_stage, _prefix):
@@ -172,7 +173,7 @@ class TestLoads:
             ("in/a.csv", "A.csv", "DB.S.STAGE/in", False),
             ("a.csv", "a.csv.gz", "DB.S.STAGE", False),
         ]:
-            name = ExpectedFiles((files,)).name_of(load_of(path, location))
+            name = name_in(ExpectedFiles((files,)), path, location)
             assert (path, location, name) == (path, location, files if found else None)
             assert not found or path.lstrip("/") in possible_paths([files])
         assert possible_paths(["a/b.csv", "c/"]) == {"a/b.csv", "b.csv", "c/"}
@@ -194,7 +195,7 @@ class TestLoads:
             ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
         ]:
             expected = ExpectedFiles(("in/a.csv",), None, 0, StageReference.parse(stage), url)
-            found = expected.name_of(load_of("in/a.csv", location)) is not None
+            found = name_in(expected, "in/a.csv", location) is not None
             assert (stage, url, location, found) == (stage, url, location, counts)
 
     def test_below_the_path_of_a_stage_are_of_files_there(self):
@@ -209,18 +210,17 @@ class TestLoads:
             ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
             ("a.csv", "stages/0a1b/", "a.csv"),
         ]:
-            one = load_of(path, location)
-            names = (expected.name_of(one), by_prefix.name_of(one))
+            names = tuple(name_in(files, path, location) for files in (expected, by_prefix))
             assert names == (found, found if found == "in/a.csv" else None)
 
     def test_with_a_prefix_are_those_that_begin_so(self):
         files = ExpectedFiles((), "day1/", 2)
-        assert files.name_of(load_of("day1/a.csv", "S")) == "day1/a.csv"
-        assert files.name_of(load_of("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
-        assert files.name_of(load_of("day11/a.csv", "S")) is None
-        assert files.name_of(load_of("day1/", "S")) is None  # stands for the folder
+        assert name_in(files, "day1/a.csv", "S") == "day1/a.csv"
+        assert name_in(files, "a.csv", "DB.S.STAGE/day1") == "day1/a.csv"
+        assert name_in(files, "day11/a.csv", "S") is None
+        assert name_in(files, "day1/", "S") is None  # stands for the folder
         assert files.total == 2
-        refused(errors.ConfigurationError, lambda given: ExpectedFiles(*given), [(("a",), "b"), ((), "b", 0)])
+        refused(errors.ConfigurationError, number_of_files, [0, "-1", None, "many"], "count is")
 
 
 class TestStage:
