@@ -242,7 +242,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 self._reported(sent.report, sent.offset_format)
                 self._leave_observed(context, "CommitTimeoutError")
             self._stop_on_cluster(context, memory, error)
-            memory.forget_driver()
+            memory.forget()
             limit = deferral_limit(self, self.commit_timeout)
             seconds = self.commit_timeout if limit is None else limit.total_seconds()
             name = "commit_timeout" if seconds == self.commit_timeout else "execution_timeout"
