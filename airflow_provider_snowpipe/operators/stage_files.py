@@ -171,15 +171,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             new, old = len(staged.uploaded), len(staged.skipped)
             self.log.info("stage %s: %d files uploaded, %d were there already", self.stage, new, old)
             names = [staging.staged_as(file.below) for file in files]
-            context["ti"].xcom_push(key=FILES_KEY, value=names)
-            return {
-                "stage": self.stage,
-                "files": names,
-                "uploaded": list(staged.uploaded),
-                "skipped": list(staged.skipped),
-                "bytes": sum(file.size for file in files),
-                "bytes_uploaded": staged.bytes_uploaded,
-            }
+            return self._left(context, names, staged, sum(file.size for file in files))
 
     def on_kill(self) -> None:
         """Begin no other file; a file is in the stage as a whole or not at all."""
@@ -225,15 +217,19 @@ class SnowpipeStageFilesOperator(FileOperator):
             len(names),
             "" if is_new else ", which were there already",
         )
+        staged = Staged(tuple(names), (), manifest.bytes) if is_new else Staged((), tuple(names))
+        return {**self._left(context, names, staged, manifest.bytes), "combined": len(files)}
+
+    def _left(self, context: Context, names: list[str], staged: Staged, size: int) -> dict[str, Any]:
+        """Leave the files for the next task; the task's value."""
         context["ti"].xcom_push(key=FILES_KEY, value=names)
         return {
             "stage": self.stage,
             "files": names,
-            "uploaded": names if is_new else [],
-            "skipped": [] if is_new else names,
-            "bytes": manifest.bytes,
-            "bytes_uploaded": manifest.bytes if is_new else 0,
-            "combined": len(files),
+            "uploaded": list(staged.uploaded),
+            "skipped": list(staged.skipped),
+            "bytes": size,
+            "bytes_uploaded": staged.bytes_uploaded,
         }
 
     def _new_writer(self) -> BulkDriverOperator:
