@@ -140,8 +140,8 @@ def dataset_name(hook: SnowpipeHook) -> str:
 def stage_of(hook: SnowpipeHook, stage: str) -> tuple[str, str]:
     """Return namespace and name of the dataset of a stage, or of a path in one."""
     pipe = hook.pipe_name()
-    location = StageReference.parse(stage).location("", database=pipe.database, schema=pipe.schema)
-    return account_namespace(hook.account()), location.strip("@/").replace('"', "")
+    whole = str(StageReference.parse(stage, pipe.database, pipe.schema))
+    return account_namespace(hook.account()), whole.strip("@/").replace('"', "")
 
 
 def store_of(address: str) -> tuple[str, str]:

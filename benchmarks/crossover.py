@@ -33,8 +33,8 @@ import snowflake.connector
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, RunIdentity
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun
-from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.ledger import Ledger
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.routing.cost_model import GB, CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
@@ -146,17 +146,16 @@ class Paths:
         run = f"run{next(self._count)}"
         with snowflake.connector.connect(**self.service.connector_arguments) as connection:
             connection.cursor().execute(f"PUT 'file://{file}' @CROSSOVER_FILES/{run} AUTO_COMPRESS = FALSE")
-        stage = StageReference.parse("@CROSSOVER_FILES")
+        stage = StageReference.parse("@CROSSOVER_FILES", "LOCAL", "PUBLIC")
         options = CopyOptions(file_format={"TYPE": "PARQUET"}, match_by_column_name="CASE_SENSITIVE")
-        location = stage.location("", database="LOCAL", schema="PUBLIC")
-        statement = CopyInto(("LOCAL", "PUBLIC", _TABLE), location, options)
+        statement = CopyInto(("LOCAL", "PUBLIC", _TABLE), str(stage), options)
         client = StatementClient(self.service.url, self._key, ca_bundle=str(self.service.ca_file))
         with snowflake.connector.connect(**self.service.connector_arguments) as connection, closing(client):
-            ledger = Ledger(partial(_rows, connection), ledger_name(None, statement.table), statement.table)
+            ledger = Ledger.of(partial(_rows, connection), None, statement.table)
             identity = RunIdentity((run,), dt.datetime.now(dt.UTC))
-            copy = CopyRun(statement, stage, client, ledger, lambda _: (), identity, run)
+            copy = CopyRun(statement, stage, client, ledger, lambda _: (), identity, run, run)
             path = f"{run}/{file.name}"
-            staged = StagedFiles({path: StagedFile(path)}, stage)
+            staged = {path: StagedFile(path)}
             done = copy.load(copy.plan(staged, copy.entries()), staged)
             copy.judged(done).require("fail", _TABLE)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, Self
 
 from airflow_provider_snowpipe.bulk.staged_files import (
-    COPY_RESULT,
     LOAD_FAILED,
     PARTIALLY_LOADED,
     FileLoad,
@@ -48,9 +47,6 @@ _LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
 _METADATA = re.compile(r"METADATA\$[A-Z_]+")
 _FORMATS = {"parquet": "PARQUET", "avro": "AVRO", "orc": "ORC", "json": "JSON", "ndjson": "JSON"}
 """Formats of files by the endings of their names, other than CSV."""
-_OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "TRUNCATECOLUMNS")
-"""What a stage may set, and counts only if the task sets it: files are removed after the commit, every file
-is reported, none is loaded twice and no value is cut."""
 _VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
 
 
@@ -133,8 +129,11 @@ class CopyOptions:
         check_numbers_and_switches(found)
         return found
 
-    def written(self) -> list[str]:
-        """Each option as it is written in a statement."""
+    def written(self, *, is_own: bool = False) -> list[str]:
+        """Each option as it is written in a statement.
+
+        :param is_own: as of :meth:`CopyInto.statement`
+        """
         words = [] if self.file_format is None else [_written_format(self.file_format)]
         if self.pattern is not None:
             words.append(option("PATTERN", self.pattern))
@@ -157,7 +156,12 @@ class CopyOptions:
             "LOAD_UNCERTAIN_FILES": self.load_uncertain_files or None,
             "CLUSTER_AT_INGEST_TIME": self.cluster_at_ingest_time or None,
         }
-        words += [option(name, value) for name, value in switches.items() if value is not None]
+        if is_own:  # a stage may set these as well: every file is reported, none loaded twice, no value cut
+            fixed = {"PURGE": False, "RETURN_FAILED_ONLY": False, "FORCE": self.force}
+            switches |= {**fixed, "LOAD_UNCERTAIN_FILES": self.load_uncertain_files}
+            if self.enforce_length is None:
+                switches["TRUNCATECOLUMNS"] = bool(self.truncate_columns)
+        words += [f"{name} = {str(on).upper()}" for name, on in switches.items() if on is not None]
         if self.include_metadata:
             pairs = ", ".join(
                 f"{plain_or_quoted(name)} = {value}" for name, value in self.include_metadata.items()
@@ -177,7 +181,6 @@ class CopyInto:
     :param columns: the columns to fill, None for all in their order
     :param expressions: what to fill them with, as SQL over ``$1``, ``$1:name::type``, ``METADATA$FILENAME``;
         written as they are
-    :param alias: the name of the staged records in these expressions
     """
 
     table: tuple[str, str, str]
@@ -185,7 +188,6 @@ class CopyInto:
     options: CopyOptions = field(default_factory=CopyOptions)
     columns: Sequence[str] | None = None
     expressions: Sequence[str] | None = None
-    alias: str | None = None
 
     def format_remedy(self, paths: Sequence[str]) -> str:
         """What to do where COPY would read files of another format as CSV, with a space before.
@@ -212,6 +214,15 @@ class CopyInto:
                 isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
             ):
                 raise ConfigurationError(f"{name} is {given!r}: give a list of texts")
+        if not self.location.startswith("@"):
+            raise ConfigurationError(
+                f"location is {self.location[:80]!r}: give a stage with @, and a path after a slash"
+            )
+        if "\0" in self.location or any("\ud800" <= character <= "\udfff" for character in self.location):
+            raise ConfigurationError(
+                f"stage path {self.location!r} has a NUL or half a surrogate pair, which no SQL text can "
+                "have: stage the files under another path"
+            )
         matched = self.options.match_by_column_name not in (None, "NONE")
         if matched and (self.columns or self.expressions):
             raise ConfigurationError(
@@ -222,12 +233,17 @@ class CopyInto:
                 f"{len(self.columns)} columns are filled by {len(self.expressions)} expressions: give as many"
             )
 
-    def statement(self, files: Sequence[str] = ()) -> str:
-        """Write the statement.
+    def statement(self, files: Sequence[str] = (), *, is_own: bool = False, skips: bool = False) -> str:
+        """Write the statement; the location is a text, so that nothing in a path is read as SQL.
 
         :param files: paths below the location, at most 1,000; none for all files there
-        :raises ConfigurationError: if there are more
+        :param is_own: True for a task's own load of files, in which no option of the stage changes what is
+            loaded and no file is removed before the commit; empty without files
+        :param skips: True leaves the options out that load files again
+        :raises ConfigurationError: if there are more files
         """
+        if is_own and not files:
+            return ""
         if len(files) > MOST_FILES:
             raise ConfigurationError(
                 f"one COPY names {MOST_FILES:,} files at most, not {len(files):,}: take parts(), which "
@@ -236,32 +252,14 @@ class CopyInto:
         words = [f"COPY INTO {full_name(*self.table)}"]
         if self.columns:
             words.append(f"({', '.join(map(quote_identifier, self.columns))})")
-        source = quoted_location(self.location)
+        source = string_literal(self.location)
         if self.expressions:
-            alias = f" {quote_identifier(self.alias)}" if self.alias else ""
-            source = f"(SELECT {', '.join(self.expressions)} FROM {source}{alias})"  # noqa: S608  the author's own
+            source = f"(SELECT {', '.join(self.expressions)} FROM {source})"  # noqa: S608  the author's own
         words.append(f"FROM {source}")
         if files:
             words.append(f"FILES = ({', '.join(map(string_literal, files))})")
-        return " ".join([*words, *self.options.written()])
-
-    def own_statement(self, files: Sequence[str], *, skips: bool = False) -> str:
-        """Write the statement of some files, in which no option of the stage changes what is loaded.
-
-        :param files: paths below the location; none for no statement
-        :param skips: True leaves the options out that load files again
-        """
-        if not files:
-            return ""
-        options = self.options
-        if skips:
-            options = replace(options, force=False, load_uncertain_files=False)
-        written = [one.partition(" ")[0] for one in options.written()]
-        off = [one for one in _OVERRIDES if one not in written]
-        if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:
-            off.remove("TRUNCATECOLUMNS")
-        copy = replace(self, options=options)
-        return " ".join([copy.statement(files), *(f"{name} = FALSE" for name in off)])
+        options = replace(self.options, force=False, load_uncertain_files=False) if skips else self.options
+        return " ".join([*words, *options.written(is_own=is_own)])
 
     @staticmethod
     def parts(files: Sequence[str]) -> list[Sequence[str]]:
@@ -293,25 +291,6 @@ class CopyInto:
         if self.expressions:
             return "expressions"
         return None if self.options.match_by_column_name in (None, "NONE") else "match_by_column_name"
-
-
-def quoted_location(location: str) -> str:
-    """Write a location as a text, so that nothing in its path is read as SQL.
-
-    Without quotes ``--`` and ``/*`` in a path begin a comment, which hides every option of the statement.
-
-    :raises ConfigurationError: if it is not a location, or has a character that no SQL text can have
-    """
-    if not location.startswith("@"):
-        raise ConfigurationError(
-            f"location is {location[:80]!r}: give a stage with @, and a path after a slash"
-        )
-    if "\0" in location or any("\ud800" <= character <= "\udfff" for character in location):
-        raise ConfigurationError(
-            f"stage path {location!r} has a NUL or half a surrogate pair, which no SQL text can have: stage "
-            "the files under another path"
-        )
-    return string_literal(location)
 
 
 def _written_format(file_format: str | Mapping[str, Any]) -> str:
@@ -376,7 +355,6 @@ def query_tag(names: Sequence[str]) -> str:
 # -- What a COPY did with each file: read from its result, never assumed ---------------------------------
 
 LOAD_SKIPPED = "LOAD_SKIPPED"
-ON_REJECTED = ("fail", "report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,31 +368,12 @@ class CopyOutcome:
     loads: tuple[FileLoad, ...] = ()
     before: tuple[FileLoad, ...] = ()
 
-    @classmethod
-    def read(
-        cls, rows: Iterable[Mapping[str, Any]], stage: StageReference, url: str | None = None
-    ) -> CopyOutcome:
-        """Read the rows of a COPY's result, whose keys are the columns' names in lower case.
-
-        A COPY that found nothing to do answers with one row that has a status and no file.
-
-        :param url: what an external stage stands for: its files are named by their URLs
-        """
-        loads = []
-        for row in rows:
-            if row.get("file") is not None:
-                load = FileLoad.read(row, COPY_RESULT)
-                loads.append(replace(load, path=stage.relative(load.path, url), location=stage.name))
-        return cls(tuple(loads))
-
     def require(self, on_rejected: str, table: str) -> None:
         """Object to files that failed or were loaded in part.
 
         :param on_rejected: ``fail``, or ``report`` to accept them
         :raises FilesRejectedError: if there is such a file and ``on_rejected`` is ``fail``
         """
-        if on_rejected not in ON_REJECTED:
-            raise ConfigurationError(f"on_rejected is {on_rejected!r}: give 'fail' or 'report'")
         every = self.loads + self.before
         bad = [load for load in every if load.status in (LOAD_FAILED, PARTIALLY_LOADED)]
         if not bad or on_rejected == "report":
@@ -450,6 +409,9 @@ class CopyOutcome:
 
 class StageAccount(Protocol):
     """As much of the account's hook as the choice of files needs."""
+
+    def database_and_schema(self) -> tuple[str, str]:
+        """Database and schema of what is not named with its own."""
 
     def list_files(self, stage: str, prefix: str = "", pattern: str | None = None) -> list[dict[str, Any]]:
         """List the files of a stage."""
@@ -504,9 +466,8 @@ class StagedChoice:
 
         :param known: paths of files that may be missing
         :raises NothingStagedError: if another file that is named is not there
-        :raises SqlError: if the stage cannot be listed
         """
-        stage = StageReference.parse(self.stage)
+        stage = StageReference.parse(self.stage, *hook.database_and_schema())
         listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
         url = hook.stage_url(self.stage) if not listed or "://" in str(listed[0]["name"]) else None
         found: dict[str, StagedFile] = {}

@@ -22,18 +22,15 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
     TableState,
     files_of,
     is_done,
-    work_key,
 )
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
+    FINAL,
     LOAD_FAILED,
     ExpectedFiles,
     FileLoad,
     StagedFile,
-    StagedFiles,
     StageReference,
-    newest_loads,
-    stage_name,
 )
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -59,7 +56,8 @@ class CopyRun:
     """The COPY of some files, in as many statements as they need, one after the other.
 
     :param copy: the statement; its location is the stage without a path
-    :param stage: the stage of the files
+    :param stage: that stage
+    :param work: the key of the work, as of :func:`work_key`
     :param choice: tells the author's choice of files from another one
     :param details: what an entry keeps of files beside their names, from their paths
     :param listed: what is staged now, None where that is what is loaded
@@ -74,6 +72,7 @@ class CopyRun:
     ledger: Ledger
     history: History
     identity: RunIdentity
+    work: str
     choice: str = ""
     _: KW_ONLY
     details: Callable[[Sequence[str]], str] = lambda _: ""
@@ -97,11 +96,6 @@ class CopyRun:
     """Rows of the table then that the ledger shows to be loaded."""
     _running: tuple[str, str] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
-
-    @property
-    def work(self) -> str:
-        """The key of the work; with FORCE every choice of files is the same work."""
-        return work_key(self.identity, self.copy.table, "" if self.copy.options.force else self.choice)
 
     def entries(self) -> list[Entry]:
         """Read what earlier tries have planned and loaded.
@@ -134,13 +128,7 @@ class CopyRun:
             # The try died before all was planned, so that nothing of it has run.
             self.give_up(one for one in found if one.last > last)
             found = self.ledger.entries(self.work)
-        self.begin(found)
         return found
-
-    def begin(self, entries: Iterable[Entry]) -> None:
-        """Note which entries were loaded when this try began, unless it was deferred since."""
-        loaded = {str(one.part): one.version for one in entries if one.is_loaded}
-        self._earlier = loaded if self.begun is None else self.begun
 
     def give_up(self, entries: Iterable[Entry]) -> None:
         """Keep statements that are not committed yet from being committed."""
@@ -154,7 +142,9 @@ class CopyRun:
         :raises FilesRejectedError: if nobody knows whether rows of an earlier load are there
         """
         never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
-        self.ledger.plan(never, self.identity, self.stage_key)  # which does nothing where there is an entry
+        self.ledger.plan(
+            never, self.identity, self.stage.key(self.url)
+        )  # which does nothing where there is an entry
         self.give_up(self.ledger.entries(self.work))
         found, lost = self.seen(self.ledger.entries(self.work))
         return {
@@ -165,18 +155,21 @@ class CopyRun:
             if load.status != LOAD_FAILED
         }
 
-    def plan(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
+    def plan(self, staged: Mapping[str, StagedFile], entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that this work has not loaded, and again what is gone from the table.
 
+        :param staged: the files by their paths below the stage
         :param entries: as :meth:`entries` returned them
         :return: all entries of the work
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
         """
+        loaded = {str(one.part): one.version for one in entries if one.is_loaded}
+        self._earlier = loaded if self.begun is None else self.begun
         entries, lost = self.seen(entries)
         self._resumed = frozenset(one.part for one in entries if one.reports)
         if self.copy.options.force:
             self._refuse_unforced([one for one in entries if one not in lost], staged, is_first=not entries)
-        if gone := [path for path in files_of(lost) if path not in staged.files]:
+        if gone := [path for path in files_of(lost) if path not in staged]:
             raise FilesRejectedError(
                 f"COPY into {self._table}: rows of an earlier try are not in the table any more, and "
                 f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again",
@@ -215,7 +208,7 @@ class CopyRun:
             raise self._in_doubt(lost[0].created, files_of(lost))
         return list(entries), lost
 
-    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
+    def load(self, entries: Sequence[Entry], staged: Mapping[str, StagedFile]) -> list[Entry]:
         """Load what is planned, and make sure that what an earlier try has loaded is there.
 
         COPY has to skip what was loaded before; it loads such a file after a TRUNCATE, which clears its
@@ -290,7 +283,7 @@ class CopyRun:
 
     # Planning.
 
-    def _new_entries(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
+    def _new_entries(self, staged: Mapping[str, StagedFile], entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that no entry has, and those that COPY could not load in an earlier try."""
         done = {
             (file.path, file.mark)
@@ -301,10 +294,10 @@ class CopyRun:
             if self._earlier.get(str(one.part)) != one.version  # planned, or loaded by this very try
             or is_done(loads.get(file.path), forced=self.copy.options.force)
         }
-        left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
+        left = [one for one in staged.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
-            self._known = self._loaded_by_others([*left, *again], self.stage_key)
+            self._known = self._loaded_by_others([*left, *again], self.stage.key(self.url))
         apart: tuple[list[str], list[str]] = ([], [])
         for one in left:
             apart[(one.path, one.mark) in self._known].append(one.path)
@@ -312,21 +305,21 @@ class CopyRun:
         before = max((one.part for one in entries), default=0)
         planned = []
         for number, paths in enumerate(parts, before + 1):
-            files = tuple(staged.files[path] for path in paths)
+            files = tuple(staged[path] for path in paths)
             new = Entry(
                 self.work,
                 number,
                 before + len(parts),
                 choice=self.choice,
                 details=self.details(paths),
-                statement=self.copy.own_statement([one.path for one in files]),
+                statement=self.copy.statement(paths, is_own=True),
                 files=files,
                 run_started=self.identity.since,
                 created=self._now.created,
                 target_rows=self._now.rows,
                 names=self.identity.names[:4],
             )
-            if self.ledger.plan(new, self.identity, self.stage_key):
+            if self.ledger.plan(new, self.identity, self.stage.key(self.url)):
                 self._fresh.add(number)
             elif (found := self._read(new)).files == files and found.state != GIVEN_UP:
                 new = found  # its statement is joined
@@ -351,7 +344,7 @@ class CopyRun:
         has_rows = self._explained and now.rows != 0
         return frozenset((path, marks[path]) for path, created in own if has_rows and created == now.created)
 
-    def _refuse_unforced(self, loaded: Sequence[Entry], staged: StagedFiles, *, is_first: bool) -> None:
+    def _refuse_unforced(self, loaded: Sequence[Entry], staged: Iterable[str], *, is_first: bool) -> None:
         """Refuse to load with FORCE what this run has loaded otherwise: without FORCE, or by a lost ledger.
 
         :param loaded: the work's entries whose rows are in the table
@@ -359,13 +352,13 @@ class CopyRun:
         :raises FilesGivenTwiceError: if there is such a file
         """
         done = files_of(one for one in loaded if one.is_loaded)
-        paths = [path for path in staged.files if path not in done]
+        paths = [path for path in staged if path not in done]
         since, twice = self.identity.first, set[str]()
         if paths and is_first and self.identity.try_number > 1 and since is not None:
             found = self._remembered(paths).items()
             twice = {path for path, load in found if load.loaded_at and load.loaded_at >= since}
             if twice:  # but what other runs have loaded since
-                known = self.ledger.loaded_files(list(twice), self.stage_key, since=since)
+                known = self.ledger.loaded_files(list(twice), self.stage.key(self.url), since=since)
                 twice -= {path for path, _, _ in known}
         for one in self.ledger.of_task(self.identity) if paths else ():
             is_of_run = not self.identity.is_anew(one.run_started or self.identity.since)
@@ -397,7 +390,7 @@ class CopyRun:
 
     # Running.
 
-    def _due(self, entry: Entry, staged: StagedFiles) -> tuple[Entry, bool]:
+    def _due(self, entry: Entry, staged: Mapping[str, StagedFile]) -> tuple[Entry, bool]:
         """The entry with the statement for its files that are staged; True if COPY has to skip all of them.
 
         An entry that is loaded is done, if COPY has nothing to skip.
@@ -407,7 +400,7 @@ class CopyRun:
         is_earlier = is_earlier and self.identity.work is None
         if entry.state == GIVEN_UP or (entry.is_loaded and not is_earlier):
             return entry, False
-        there = staged.files if not is_earlier or self.listed is None else self.listed
+        there = staged if not is_earlier or self.listed is None else self.listed
         files = tuple(one for one in entry.files if one.path in there and there[one.path].mark == one.mark)
         if is_earlier:
             loads = entry.loads(self.stage, self.url)
@@ -416,7 +409,7 @@ class CopyRun:
             new = replace(
                 entry,
                 files=files,
-                statement=self.copy.own_statement([one.path for one in files]),
+                statement=self.copy.statement([one.path for one in files], is_own=True),
                 created=self._now.created,
                 state=PLANNED if files else GIVEN_UP,
             )
@@ -425,7 +418,7 @@ class CopyRun:
                 entry = self._changed(entry, replace(new, target_rows=self._now.rows))
         skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
         if skips:
-            statement = self.copy.own_statement([one.path for one in files], skips=True)
+            statement = self.copy.statement([one.path for one in files], is_own=True, skips=True)
             entry = replace(entry, statement=statement)
         return entry, skips
 
@@ -435,7 +428,6 @@ class CopyRun:
         A transaction that runs already, by whomever it was submitted, is joined.
 
         :param loads_nothing: True fails where COPY loads a row
-        :raises SqlError: if the statement fails
         """
         for _ in range(_MOST_REPEATS):
             if entry.state == GIVEN_UP:
@@ -534,7 +526,7 @@ class CopyRun:
 
         :param skipped: the files with their loads by others
         """
-        now, stage = self._now, self.stage_key
+        now, stage = self._now, self.stage.key(self.url)
         old = {path for path, one in skipped.items() if not (one.loaded_at and one.loaded_at > now.at)}
         if old and now.rows != 0:
             loads = [self.ledger.loaded_files(sorted(old), stage, one) for one in (GONE, PLANNED, LOADED)]
@@ -572,9 +564,10 @@ class CopyRun:
 
     def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
         """The newest load of each file by COPY that load history knows."""
-        names, stage = tuple(paths), StageReference.parse(self.copy.location)
-        own = (one for one in self.history(names) if one.pipe is None)
-        return newest_loads(ExpectedFiles(names, stage=stage, url=self.url), own)
+        names = tuple(paths)
+        ended = (one for one in self.history(names) if one.pipe is None and one.status in FINAL)
+        found = ExpectedFiles(names, stage=self.stage, url=self.url).of(ended)
+        return {path: replace(load, path=path) for path, load in found}
 
     @property
     def _table(self) -> str:
@@ -583,8 +576,3 @@ class CopyRun:
     @property
     def _ledger(self) -> str:
         return ".".join(self.ledger.name)
-
-    @property
-    def stage_key(self) -> str:
-        """The stage in one spelling, or where an external one points."""
-        return stage_name(self.copy.location, self.url)

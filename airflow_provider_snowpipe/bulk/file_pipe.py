@@ -16,12 +16,12 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP, REMEMBERED, HistoryQuestion
 from airflow_provider_snowpipe.bulk.staged_files import (
+    FINAL,
     LOADED,
     PARTIALLY_LOADED,
     PIPE_REPORT,
     ExpectedFiles,
     FileLoad,
-    newest_loads,
 )
 from airflow_provider_snowpipe.streaming.auth import KeyPair, Signed, base_url
 from airflow_provider_snowpipe.streaming.errors import (
@@ -294,7 +294,8 @@ class Submission:
         :param where: from where the pipe loads them, None where that is not known
         """
         where = where or ExpectedFiles()
-        known = newest_loads(replace(where, names=tuple(one.path for one in files)), history)
+        found = replace(where, names=tuple(one.path for one in files)).of(history)
+        known = {path: replace(load, path=path) for path, load in found if load.status in FINAL}
         before = {path: load for path, load in known.items() if load.status in (LOADED, PARTIALLY_LOADED)}
         failed = [load.loaded_at for path, load in known.items() if path not in before and load.loaded_at]
         since = max([now - _SKEW, *(time + _INSTANT for time in failed)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
-from airflow_provider_snowpipe.bulk.staged_files import PART, StageReference, spelled, stage_key, staged_at
+from airflow_provider_snowpipe.bulk.staged_files import PART, StageReference, spelled, staged_at
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -83,10 +83,7 @@ class FilePipeAdmin:
         self._rehearses = is_rehearsal
 
     def known(self) -> KnownPipe | None:
-        """The pipe as it is, None where there is none, or the role may not see it.
-
-        :raises SqlError: if the statement fails
-        """
+        """The pipe as it is, None where there is none, or the role may not see it."""
         try:
             rows = self._run(f"DESCRIBE PIPE {self.pipe.quoted}", None)
         except SqlError as error:
@@ -101,7 +98,6 @@ class FilePipeAdmin:
         """Ask for the pipe's state.
 
         :raises ConfigurationError: if there is no such pipe, or the role may not see it
-        :raises SqlError: if the statement fails
         """
         try:
             (row,) = self._run(PIPE_STATUS, (self.pipe.quoted,))
@@ -468,10 +464,10 @@ class PipeTarget:
                 "table and stage: give the role MONITOR on the pipe, and make it a pipe of the form COPY "
                 "INTO … FROM @…"
             )
-        names = [spelled(part) for part in re.findall(PART, table["table"])]
-        database, schema, name = [pipe.database, pipe.schema][: 3 - len(names)] + names
-        whole = StageReference.parse(location).location("", database=pipe.database, schema=pipe.schema)
-        return cls((database, schema, name), StageReference.parse(whole), auto_ingest, definition)
+        names = spelled(table["table"])
+        database, schema, name = (*(pipe.database, pipe.schema)[: 3 - len(names)], *names)
+        stage = StageReference.parse(location, pipe.database, pipe.schema)
+        return cls((database, schema, name), stage, auto_ingest, definition)
 
     def below(self, staged: StageReference, pipe: PipeName) -> str:
         """The start of the paths below the pipe's location of what lies in a directory of a stage.
@@ -480,10 +476,10 @@ class PipeTarget:
         :return: empty, or a path that ends in ``/``
         :raises ConfigurationError: if the directory is not below the pipe's location
         """
-        given = StageReference.parse(staged.location("", database=pipe.database, schema=pipe.schema))
+        given = StageReference.parse(str(staged), pipe.database, pipe.schema)
         inside = f"{given.path}/".removeprefix("/")
         root = f"{self.stage.path}/".removeprefix("/")
-        if stage_key(given) != stage_key(self.stage) or not inside.startswith(root):
+        if given.key() != self.stage.key() or not inside.startswith(root):
             raise ConfigurationError(
                 f"pipe {pipe} loads from {self.stage}, and the files are at {given}: stage "
                 "them below the pipe's location, or name the pipe of that stage"
@@ -539,7 +535,7 @@ class ListedPipe:
 
     def loads_from(self, stage: StageReference) -> bool:
         """True for the stage of the pipe."""
-        return stage_key(stage) == stage_key(self.target.stage)
+        return stage.key() == self.target.stage.key()
 
     def _matches(self, path: str) -> bool:
         try:

@@ -157,8 +157,8 @@ class FilesWatch:
         if answer.error is not None:
             return self._endure(answer.error, now)
         self._failed.count = 0
-        for load in answer.loads:
-            self._take(load)
+        for name, load in self.expected.of(answer.loads):
+            self._take(name, load)
         return self.verdict()
 
     def expired(self, seconds: float) -> FilesVerdict:
@@ -179,12 +179,9 @@ class FilesWatch:
         """Go on from another process's memory."""
         self._failed.count = int(memory["errors"])
 
-    def _take(self, load: FileLoad) -> None:
+    def _take(self, name: str, load: FileLoad) -> None:
         """Keep the newest final load of each file; a load that has not ended reports nothing yet."""
         if load.status not in FINAL or (load.loaded_at is not None and load.loaded_at < self.since):
-            return
-        name = self.expected.name_of(load)
-        if name is None:
             return
         known = self._loads.get(name)
         if (

@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.ledger_entry import (
@@ -82,20 +82,6 @@ _COUNTS_FOR = dt.timedelta(days=7)
 """No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
 
 
-def ledger_name(given: str | None, target: tuple[str, str, str]) -> tuple[str, str, str]:
-    """Database, schema and name of the ledger.
-
-    :param given: ``NAME`` or ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME``, None for the default
-    :param target: the table that is loaded, whose database and schema count where none is given
-    :raises ConfigurationError: if it has more parts, or an empty one
-    """
-    parts = (given or DEFAULT_NAME).split(".")
-    if len(parts) > 3 or not all(parts):
-        raise ConfigurationError(f"ledger_table is {given!r}: give DATABASE.SCHEMA.NAME, or the name alone")
-    database, schema, name = (*target[: 3 - len(parts)], *parts)
-    return database, schema, name
-
-
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The ledger of loads into one table.
@@ -108,13 +94,26 @@ class Ledger:
     run: RunSql
     name: tuple[str, str, str]
     target: tuple[str, str, str]
-    _table: str = field(init=False, repr=False)
+    _table: str = field(repr=False)
     """The ledger's name in a statement that binds values, which the connector formats."""
-    _target: str = field(init=False, repr=False)
+    _target: str = field(repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_table", full_name(*self.name).replace("%", "%%"))
-        object.__setattr__(self, "_target", full_name(*self.target))
+    @classmethod
+    def of(cls, run: RunSql, given: str | None, target: tuple[str, str, str]) -> Self:
+        """The ledger of loads into a table.
+
+        :param given: ``NAME`` or ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME`` of the ledger, None for the
+            default; database and schema of the table count where none is given
+        :raises ConfigurationError: if it has more parts, or an empty one
+        """
+        parts = (given or DEFAULT_NAME).split(".")
+        if len(parts) > 3 or not all(parts):
+            raise ConfigurationError(
+                f"ledger_table is {given!r}: give DATABASE.SCHEMA.NAME, or the name alone"
+            )
+        database, schema, name = (*target[: 3 - len(parts)], *parts)
+        own = full_name(database, schema, name).replace("%", "%%")
+        return cls(run, (database, schema, name), target, own, full_name(*target))
 
     def entries(self, work: str) -> list[Entry]:
         """Read the entries of a piece of work, by their parts; the table is created on first use.

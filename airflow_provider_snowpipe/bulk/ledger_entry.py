@@ -6,12 +6,14 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_RESULT,
     LOAD_FAILED,
     FileLoad,
     StagedFile,
@@ -94,10 +96,13 @@ class Entry:
         :param url: what an external stage stands for
         """
         found: dict[str, FileLoad] = {}
-        for report in self.reports:
-            for load in CopyOutcome.read(report, stage, url).loads:
-                if load.status != LOAD_SKIPPED or load.path not in found:
-                    found[load.path] = load
+        for row in chain.from_iterable(self.reports):
+            if row.get("file") is None:
+                continue  # a COPY that found nothing to do answers with one row that has a status and no file
+            load = FileLoad.read(row, COPY_RESULT)
+            load = replace(load, path=stage.relative(load.path, url), location=stage.name)
+            if load.status != LOAD_SKIPPED or load.path not in found:
+                found[load.path] = load
         return found
 
     @classmethod

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.ledger import FORCED, table_state
+from airflow_provider_snowpipe.bulk.ledger import table_state
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
     HISTORY_COLUMNS,
-    LOADED,
     MOST_NAMES,
-    PARTIALLY_LOADED,
-    ExpectedFiles,
     FileLoad,
-    StagedFiles,
     copy_history,
     possible_paths,
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    FilesGivenTwiceError,
     SnowpipeError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import first_few, full_name, quote_identifier
+from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 log = logging.getLogger(__name__)
 
@@ -156,10 +151,7 @@ class CopyHistory:
         self._asked: dict[HistoryQuestion, dt.datetime] = {}
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
-        """The loads that the questions are about, from the oldest; what was reported before may be left out.
-
-        :raises SqlError: if the statement fails
-        """
+        """The loads that the questions are about, from the oldest; those reported before may be missing."""
         asked = self._asked
         since = min(max(one.since, asked[one] - OVERLAP) if one in asked else one.since for one in questions)
         names = [question.names for question in questions]
@@ -323,164 +315,3 @@ def _known(run: RunSql, statement: str, values: Sequence[str], what: str) -> Seq
     except SqlError as error:
         log.info("%s is not known: %s", what, error)
         return []
-
-
-# -- The same files given to COPY and to a pipe ----------------------------------------------------
-#
-# COPY remembers for each table for 64 days what it has loaded, a pipe for itself for 14 days, and the two
-# memories are apart (pages "COPY INTO <table>" and "Introduction to Snowpipe"). So the rows of a file that
-# both are given are in the table twice.
-#
-# A load counts as long as its own loader remembers the file, and no longer, though its rows may be there
-# still. After that the loader itself takes a file of the same path for another one, as it must where names
-# are used again. Load history has paths and no contents, so a longer query would refuse such files, and would
-# need the view of the account, with a right of its own, before every COPY.
-
-PIPE_MEMORY = dt.timedelta(days=14)
-_OF_LIST = dt.timedelta(seconds=1)
-"""LIST has whole seconds."""
-
-
-def remembered_loads(
-    files: StagedFiles, history: Iterable[FileLoad], now: dt.datetime | None
-) -> list[FileLoad]:
-    """The loads of some files that their loaders remember, from the oldest, with the paths asked for.
-
-    A load that is older than its loader's memory does not count, nor one that put no row into the table.
-
-    :param history: loads into the table, from the oldest
-    :param now: the time; None counts what the loaders have forgotten as well
-    """
-    # A stage may be named with database and schema here, and without them there.
-    stage = replace(files.stage, owner="", path="")
-    expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
-    found = []
-    for load in history:
-        path = expected.name_of(load)
-        if path is None or load.status not in (LOADED, PARTIALLY_LOADED):
-            continue
-        memory = COPY_MEMORY if load.pipe is None else PIPE_MEMORY
-        if now is not None and load.loaded_at is not None and load.loaded_at < now - memory:
-            continue
-        whole = f"{str(files.url).rstrip('/')}/{path}"
-        if "://" not in load.location or f"{load.location.rstrip('/')}/{load.path}" == whole:
-            found.append(replace(load, path=path))
-    return found
-
-
-def loads_since_staged(
-    files: StagedFiles,
-    history: Iterable[FileLoad],
-    given: Container[tuple[str, str, str | None]] = (),
-) -> dict[str, FileLoad]:
-    """The newest load of each file's content, by path.
-
-    One from before the file was staged may have been of another content: it does not count. Nor does one
-    within the second that LIST shows, unless the ledger shows that its loader was given this very content.
-
-    :param given: as :meth:`Ledger.given_files` returns it
-    """
-    found = {}
-    for load in remembered_loads(files, history, None):
-        file = files.files[load.path]
-        if (
-            file.staged_at is None
-            or load.loaded_at is None
-            or file.staged_at + _OF_LIST <= load.loaded_at
-            or (file.staged_at <= load.loaded_at and (file.path, file.mark, load.pipe) in given)
-        ):
-            found[load.path] = load
-    return found
-
-
-def unknown_since(files: StagedFiles, history: Iterable[FileLoad]) -> list[str]:
-    """The files that may have been loaded before load history begins: staged before, with no load in it."""
-    begin = dt.datetime.now(dt.UTC) - REMEMBERED
-    known = {load.path for load in remembered_loads(files, history, None)}
-    return [
-        path
-        for path, file in files.files.items()
-        if path not in known and (file.staged_at is None or file.staged_at < begin)
-    ]
-
-
-def not_loaded_by(files: StagedFiles, loads: Iterable[FileLoad], loader: str) -> list[str]:
-    """Paths of the files that a pipe would load now: those without a load of its own.
-
-    :param loader: full name of the pipe
-    """
-    stage = replace(files.stage, path="")
-    expected = ExpectedFiles(tuple(files.files), stage=stage, url=files.url)
-    done = {
-        expected.name_of(load)
-        for load in loads
-        if load.pipe == loader and load.status in (LOADED, PARTIALLY_LOADED)
-    }
-    return [path for path in files.files if path not in done]
-
-
-def refuse_files_of_others(
-    files: StagedFiles,
-    history: Sequence[FileLoad],
-    *,
-    table: str,
-    now: dt.datetime,
-    loader: str | None = None,
-    older: Sequence[FileLoad] = (),
-    passes_over: bool = False,
-    given: Container[tuple[str, str, str | None]] = (),
-) -> dict[str, FileLoad]:
-    """Refuse files that somebody else has loaded into the table, and report who and when.
-
-    :param history: loads into the table, from the oldest
-    :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY
-    :param older: loads of before the history, which the loader itself may have forgotten
-    :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
-        before the history
-    :param given: contents of files that loaders were given
-    :return: such files' loads, by their paths; they need no other
-    :raises FilesGivenTwiceError: if there is another such load
-    """
-    every = list(dict.fromkeys([*older, *history]))
-    known = remembered_loads(files, every, now)
-    own = [load for load in known if load.pipe == loader]
-    others = [load for load in known if load.pipe != loader]
-    passed: dict[str, FileLoad] = {}
-    if passes_over:
-        by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
-        passed = {
-            path: load
-            for path, load in loads_since_staged(files, every, given).items()
-            if path not in by_loader
-        }
-        others = [load for load in others if load.path not in passed]
-    if not others:
-        return passed
-    both = {load.path for load in own}.intersection(load.path for load in others)
-    twice = [load for load in (*own, *others) if load.path in both]
-    if twice:
-        paths = tuple(dict.fromkeys(load.path for load in twice))
-        raise FilesGivenTwiceError(
-            f"{len(paths):,} of {len(files.files):,} files for {table} were loaded twice: {_evidence(twice)}."
-            " Delete the rows of one of these loads, or bring the table back to before it by Time Travel; "
-            "then take these files from one of the two, or out of the stage. SnowpipeCopyOperator and "
-            "SnowpipeIngestFilesOperator go on with the table as it is with force=True",
-            files=paths,
-        )
-    paths = tuple(dict.fromkeys(load.path for load in others))
-    raise FilesGivenTwiceError(
-        f"{len(paths):,} of {len(files.files):,} files for {table} were loaded another way: "
-        f"{_evidence(others)}. {'COPY' if loader is None else f'pipe {loader}'} has no memory of that and "
-        "would load their rows a second time: take these files from one of the two, stage what has changed "
-        f"in them under other names, or {FORCED}",
-        files=paths,
-    )
-
-
-def _evidence(loads: Sequence[FileLoad]) -> str:
-    texts = [
-        f"{load.path!r} by {'COPY' if load.pipe is None else f'pipe {load.pipe}'}"
-        f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}, {load.rows_loaded:,} rows"
-        for load in loads
-    ]
-    return first_few(texts, "; ")

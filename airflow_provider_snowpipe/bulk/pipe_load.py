@@ -21,19 +21,15 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
     GivenUpError,
     work_key,
 )
-from airflow_provider_snowpipe.bulk.load_history import (
-    REMEMBERED,
-    HistoryQuestion,
-    LoadHistory,
-    not_loaded_by,
-    refuse_files_of_others,
-)
-from airflow_provider_snowpipe.bulk.pipes_beside import (
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
+from airflow_provider_snowpipe.bulk.other_loaders import (
     NOT_AUTHORIZED,
     Account,
     asked,
+    not_loaded_by,
     pipes_beside,
     refuse_files_for_pipe,
+    refuse_files_of_others,
 )
 from airflow_provider_snowpipe.bulk.staged_files import (
     FINAL,
@@ -43,8 +39,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFiles,
     StageReference,
     file_names,
-    stage_key,
-    stage_name,
 )
 from airflow_provider_snowpipe.bulk.staged_files import LOADED as FILE_LOADED
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
@@ -408,10 +402,7 @@ class PipeFiles:
         """From where the pipe loads, with database and schema; None where nobody knows."""
         if target is not None or self.stage is None:
             return None if target is None else target.stage
-        database, schema = self.hook.database_and_schema()
-        return StageReference.parse(
-            StageReference.parse(self.stage).location("", database=database, schema=schema)
-        )
+        return StageReference.parse(self.stage, *self.hook.database_and_schema())
 
     def _seen(self, location: StageReference | None) -> ExpectedFiles:
         """Files of a location; of any that has their paths where the role may not see its stage."""
@@ -446,9 +437,8 @@ class PipeFiles:
             )
         if self.stage is None:
             return
-        whole = StageReference.parse(self.stage).location("", database=database, schema=schema)
-        given, own = StageReference.parse(whole), target.stage
-        if stage_key(given) == stage_key(own):
+        given, own = StageReference.parse(self.stage, database, schema), target.stage
+        if given.key() == own.key():
             is_own = given.path == own.path
         else:  # two external stages may stand for one address
             urls = [(self._url(one), one.path) for one in (given, own)]
@@ -541,8 +531,7 @@ class PipePlan:
                 new = Entry(
                     work, 1, 1, files=tuple(files.files.values()), loader=self.loader, details=self.details
                 )
-                location = files.stage.location("", database=ledger.target[0], schema=ledger.target[1])
-                stage, before = stage_name(location, files.url), ledger.entries(work)
+                stage, before = files.stage.key(files.url), ledger.entries(work)
                 if before and before[0].state == GIVEN_UP and self.identity.entry is not None:
                     raise GivenUpError(
                         f"pipe {self.loader}: another task has given this load of files up. Nothing was "

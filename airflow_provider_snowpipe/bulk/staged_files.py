@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
@@ -36,12 +36,13 @@ class StageReference:
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> StageReference:
+    def parse(cls, text: str, *place: str) -> StageReference:
         """Read ``@[[database.]schema.]stage[/path]``, ``@[…]%table[/path]`` or ``@~[/path]``.
 
         Blanks in a path are letters of it, at its end as well.
 
         :param text: the reference; the ``@`` may be left out
+        :param place: database and schema of a stage that is not named with its own; none leaves them out
         :raises ConfigurationError: if it is not such a reference
         """
         found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
@@ -50,8 +51,11 @@ class StageReference:
                 f"stage is {str(text)[:80]!r}: give @<stage>, @<database>.<schema>.<stage>, @%<table> or @~, "
                 "with or without a path after a slash"
             )
-        path = (found["path"] or "").strip("/")
-        return cls(found["owner"] or "", found["name"], path)
+        path, owner, name = (found["path"] or "").strip("/"), found["owner"] or "", found["name"]
+        if place and name != "~" and len(re.findall(PART, owner)) < 2:
+            database, schema = map(quote_identifier, place)
+            owner = f"{database}.{owner or f'{schema}.'}"
+        return cls(owner, name, path)
 
     def __str__(self) -> str:
         return f"@{self.owner}{self.name}" + (f"/{self.path}" if self.path else "")
@@ -63,17 +67,17 @@ class StageReference:
         """
         return f"{self.path}/{name}" if self.path and "://" not in name else name
 
-    def location(self, prefix: str, *, database: str, schema: str) -> str:
-        """What LIST takes to list the files whose path below this reference begins with a prefix.
-
-        :param database: where the stage is, unless the reference names it
-        :param schema: the same
-        """
-        owner = self.owner
-        if self.name != "~" and len(re.findall(PART, owner)) < 2:
-            owner = f"{quote_identifier(database)}.{owner or quote_identifier(schema) + '.'}"
+    def location(self, prefix: str = "") -> str:
+        """What LIST takes to list the files whose path below this reference begins with a prefix."""
         path = f"{self.path}/{prefix}" if self.path else prefix
-        return f"@{owner}{self.name}" + (f"/{path}" if path else "")
+        return f"@{self.owner}{self.name}" + (f"/{path}" if path else "")
+
+    def key(self, url: str | None = None) -> str:
+        """The stage in one spelling, without a path, or where an external one points.
+
+        :param url: what an external stage stands for
+        """
+        return url.rstrip("/") if url is not None else ".".join(spelled(self.owner + self.name))
 
     def relative(self, listed: str, url: str | None = None) -> str:
         """A file's path below the stage.
@@ -85,6 +89,14 @@ class StageReference:
         if "://" in listed:
             return listed.removeprefix(url).lstrip("/") if url else listed
         return listed if self.name[0] in "%~" else listed.partition("/")[2]
+
+
+def spelled(name: str) -> tuple[str, ...]:
+    """The parts of a name, each as Snowflake keeps it: in capitals unless it is quoted."""
+    return tuple(
+        mark + (one[1:-1].replace('""', '"') if one.startswith('"') else one.upper())
+        for mark, one in re.findall(rf"(%?)({PART}|~)", name)
+    )
 
 
 def stage_prefix(stage: StageReference) -> str:
@@ -324,48 +336,39 @@ class ExpectedFiles:
     count: int = 0
     stage: StageReference | None = None
     url: str | None = None
-    _known: frozenset[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_known", frozenset(self.names))
-        if self.names and self.prefix is not None:
-            raise ConfigurationError(
-                "there are two things to wait for: give files=[…], or prefix=… with stage=… or count=…"
-            )
-        if self.prefix is not None and self.count < 1:
-            raise ConfigurationError(
-                f"prefix is {self.prefix!r} and count is {self.count}: give count=… of 1 or more, or "
-                "stage=…, where the files are listed"
-            )
 
     @property
     def total(self) -> int:
         """Number of files."""
         return self.count if self.prefix is not None else len(self.names)
 
-    def name_of(self, load: FileLoad) -> str | None:
-        """The name under which a load's file is waited for, None for another file.
+    def of(self, loads: Iterable[FileLoad]) -> list[tuple[str, FileLoad]]:
+        """The loads of these files, in their order, each with the name under which its file is waited for.
 
         A path is given relative to what COPY or the pipe names, which may be a path in the stage itself:
         ``a.csv`` of ``@S/in`` and ``in/a.csv`` of ``@S`` are one file. So what ends the location may come
         before the path. Where the location is that of a stage which is known here, all of it does.
         """
-        if self.stage is not None and not is_of_stage(load, self.stage, self.url):
-            return None
-        path, folders = load.path.lstrip("/"), load.location.rstrip("/").split("/")
-        if self.stage is not None and _FULL_NAME.fullmatch(folders[0]):
-            folder = "".join(f"{name}/" for name in folders[1:])
-            # Some history may have the whole path beside the location.
-            whole = (folder + path, path) if path.startswith(folder) else (folder + path,)
-            begin = f"{self.stage.path}/" if self.stage.path else ""
-            paths = [one.removeprefix(begin) for one in whole if one.startswith(begin)]
-        else:
-            ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
-            paths = [load.path, *(f"{end}/{path}" for end in ends if end)]
-        if self.prefix is None:
-            return next((name for name in paths if name in self._known), None)
-        begin = self.prefix
-        return next((name for name in paths if name.startswith(begin) and not name.endswith("/")), None)
+        known, prefix, found = frozenset(self.names), self.prefix, []
+        for load in loads:
+            if self.stage is not None and not is_of_stage(load, self.stage, self.url):
+                continue
+            path, folders = load.path.lstrip("/"), load.location.rstrip("/").split("/")
+            if self.stage is not None and _FULL_NAME.fullmatch(folders[0]):
+                folder = "".join(f"{name}/" for name in folders[1:])
+                # Some history may have the whole path beside the location.
+                whole = (folder + path, path) if path.startswith(folder) else (folder + path,)
+                begin = f"{self.stage.path}/" if self.stage.path else ""
+                names = [one.removeprefix(begin) for one in whole if one.startswith(begin)]
+            else:
+                ends = ("/".join(folders[start:]) for start in reversed(range(len(folders))))
+                names = [load.path, *(f"{end}/{path}" for end in ends if end)]
+            if prefix is None:
+                meant = [name for name in names if name in known]
+            else:
+                meant = [name for name in names if name.startswith(prefix) and not name.endswith("/")]
+            found += [(name, load) for name in meant[:1]]
+        return found
 
 
 def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -> bool:
@@ -438,19 +441,6 @@ def possible_paths(names: Sequence[str]) -> set[str]:
     return found
 
 
-def newest_loads(expected: ExpectedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
-    """The newest load of each file that ended, by the path under which it is waited for.
-
-    :param history: loads from the oldest
-    """
-    known: dict[str, FileLoad] = {}
-    for load in history:
-        path = expected.name_of(load)
-        if path is not None and load.status in FINAL:
-            known[path] = replace(load, path=path)
-    return known
-
-
 @dataclass(frozen=True, slots=True)
 class FileChoice:
     """Files by name; all of a stage with a prefix; or any number of them with a prefix.
@@ -488,7 +478,6 @@ class FileChoice:
 
         :param list_stage: lists the files of a stage with a prefix: their paths below the stage
         :raises NothingStagedError: if the stage has none with the prefix
-        :raises ConfigurationError: if an argument is wrong
         """
         reference = StageReference.parse(self.stage) if self.stage else None
         if self.files is not None:
@@ -511,12 +500,15 @@ class FileChoice:
 def number_of_files(count: int | str | None) -> int:
     """Take a number as a template renders it.
 
-    :raises ConfigurationError: if it is something else
+    :raises ConfigurationError: if it is something else, or below 1
     """
     try:
-        return int(str(count))
+        found = int(str(count))
     except ValueError:
-        raise ConfigurationError(f"count is {count!r}: give a number of files") from None
+        found = 0
+    if found < 1:
+        raise ConfigurationError(f"count is {count!r}: give a number of files, 1 or more")
+    return found
 
 
 # -- Load history by SQL: the table function COPY_HISTORY, which knows loads by COPY and pipes for 14 days --
@@ -531,26 +523,6 @@ MOST_NAMES = 5_000
 
 
 # pragma: no mutate start (SQL is tested against the service)
-
-
-def stage_key(stage: StageReference) -> tuple[str, ...]:
-    """Database, schema and name of a stage, each as Snowflake keeps it."""
-    mark = "%" if stage.name.startswith("%") else ""
-    owner = [spelled(part) for part in re.findall(PART, stage.owner)]
-    return (*owner, mark + spelled(stage.name.removeprefix("%")))
-
-
-def stage_name(location: str, url: str | None) -> str:
-    """A stage in one spelling, without a path, or where an external one points.
-
-    :param location: the stage with database and schema
-    """
-    return url.rstrip("/") if url is not None else ".".join(stage_key(StageReference.parse(location)))
-
-
-def spelled(part: str) -> str:
-    """A name as Snowflake keeps it: in capitals unless it is quoted."""
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()
 
 
 def copy_history(

@@ -8,15 +8,14 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
-from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
+from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     CopyHistory,
@@ -41,13 +40,12 @@ from airflow_provider_snowpipe.streaming.http import seconds_left
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name, grant_remedy, string_literal
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.copy import CopyInto, RunIdentity
-    from airflow_provider_snowpipe.bulk.copy_run import CopyRun
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
+Answer = TypeVar("Answer")
 RunSql = Callable[..., list[dict[str, Any]]]
 """Runs a statement with values and other arguments of the cursor; keys of rows are in lower case."""
 
@@ -118,16 +116,25 @@ class AccountHook(BaseHook):
 
     # SQL.
 
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def run_sql(
+        self, statement: str, values: Sequence[str] | None = None, *, session: Any = None, **options: Any
+    ) -> list[dict[str, Any]]:
         """Run one statement in the account; its rows, with the columns' names in lower case.
 
         :param statement: the statement, with ``%s`` for each value that it binds
-        :raises SqlError: if it fails, or signing in for it
+        :param session: a connection of the connector; None for the one that is open, or a new one
+        :param options: other arguments of the connector's cursor
         """
-        if self._session is not None:
-            return self._session(statement, values)
-        with self.sql_session(statement, values) as run:
-            return run(statement, values)
+        if session is None:
+            if self._session is not None:
+                return self._session(statement, values, **options)
+            with self.sql_session(statement, values) as run:
+                return run(statement, values, **options)
+        with _translated_errors(self._connection(), statement, values):
+            cursor = session.cursor()
+            cursor.execute(statement, values, **options)
+            names = [column[0].lower() for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     @contextmanager
     def sql_session(self, purpose: str, values: Sequence[str] | None = None) -> Iterator[RunSql]:
@@ -135,27 +142,14 @@ class AccountHook(BaseHook):
 
         :param purpose: what the session is for, or its only statement, for the text of a refused sign-in
         :param values: what that statement binds
-        :raises SqlError: if the sign-in fails, or a statement
         """
-        settings = self._connection()
-        with _translated_errors(settings, purpose, values):
+        with _translated_errors(self._connection(), purpose, values):
             connection = self._connect()
-
-        def run(statement: str, values: Sequence[str] | None = None, **options: Any) -> list[dict[str, Any]]:
-            with _translated_errors(settings, statement, values):
-                cursor = connection.cursor()
-                cursor.execute(statement, values, **options)
-                names = [column[0].lower() for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
         with connection:
-            yield run
+            yield partial(self.run_sql, session=connection)
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API; the caller closes it.
-
-        :raises ConfigurationError: if the connection lacks something
-        """
+        """Make a client of the account's SQL API; the caller closes it."""
         from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 
         settings = self._connection()
@@ -169,20 +163,12 @@ class AccountHook(BaseHook):
         )
 
     def table_created(self, table: str) -> str | None:
-        """When a table was created, as the account writes it, without a warehouse; None for one not seen.
-
-        :raises SqlError: if the statement fails
-        """
+        """When a table was created, as the account writes it, without a warehouse; None for one not seen."""
         place = full_name(*self.database_and_schema())
         with closing(self.get_statement_client()) as client:
             found = client.rows(f"SHOW TABLES LIKE {string_literal(table)} IN SCHEMA {place}")
         # The name is a pattern there.
         return next((str(row["created_on"]) for row in found if row["name"] == table), None)
-
-    async def async_get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API without blocking the event loop."""
-        await self._async_connection()
-        return await asyncio.to_thread(self.get_statement_client, retry=retry)
 
     # The ledger of loads, and COPY by it.
 
@@ -193,7 +179,6 @@ class AccountHook(BaseHook):
         :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
             the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
         :raises ConfigurationError: if it is not a name of a table
-        :raises SqlError: if the sign-in fails
         """
         target = (*self.database_and_schema(), table)
         given = name or conf.get("snowpipe", "ledger_table", fallback=None)
@@ -201,34 +186,9 @@ class AccountHook(BaseHook):
             run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
             self._session = run
             try:
-                yield Ledger(run, ledger_name(given, target), target)
+                yield Ledger.of(run, given, target)
             finally:
                 self._session = None
-
-    @contextmanager
-    def copy_run(
-        self,
-        copy: CopyInto,
-        stage: StageReference,
-        identity: RunIdentity,
-        choice: str = "",
-        *,
-        ledger_table: str | None = None,
-        **given: Any,
-    ) -> Iterator[CopyRun]:
-        """Sign in for the ledger and the statements of a COPY.
-
-        :param copy: the statement, and so on: parameters of
-            :class:`~airflow_provider_snowpipe.bulk.copy_run.CopyRun`
-        :param ledger_table: as of :meth:`load_ledger`
-        :raises SqlError: if the sign-in fails
-        """
-        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
-
-        table = copy.table[-1]
-        with self.load_ledger(table, ledger_table) as ledger, closing(self.get_statement_client()) as client:
-            history = partial(self.loads_of, table)
-            yield CopyRun(copy, stage, client, ledger, history, identity, choice, **given)
 
     # The files of a stage.
 
@@ -241,10 +201,8 @@ class AccountHook(BaseHook):
         :param stage: the stage, with or without a path
         :param prefix: only files whose path below that begins so
         :param pattern: only files whose whole path matches this regular expression
-        :raises SqlError: if the statement fails, or signing in for it
         """
-        database, schema = self.database_and_schema()
-        location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
+        location = StageReference.parse(stage, *self.database_and_schema()).location(prefix)
         chosen = () if pattern is None else (pattern,)
         rows = self.run_sql(f"LIST %s{' PATTERN = %s' if chosen else ''}", (location, *chosen))
         return [row for row in rows if not str(row["name"]).endswith("/")]
@@ -253,22 +211,16 @@ class AccountHook(BaseHook):
         """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
 
         :param prefix: only files whose path below that begins so
-        :raises SqlError: if the statement fails, or signing in for it
         """
         reference = StageReference.parse(stage)
         return [reference.relative(str(row["name"])) for row in self.list_files(stage, prefix)]
 
     def stage_url(self, stage: str) -> str | None:
-        """The URL that an external stage stands for, None for an internal one.
-
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        reference = replace(StageReference.parse(stage), path="")
+        """The URL that an external stage stands for, None for an internal one."""
+        reference = StageReference.parse(stage, *self.database_and_schema())
         if reference.name[0] in "%~":
             return None
-        database, schema = self.database_and_schema()
-        name = reference.location("", database=database, schema=schema).removeprefix("@")
-        for row in self.run_sql(f"DESCRIBE STAGE {name}"):
+        for row in self.run_sql(f"DESCRIBE STAGE {reference.owner}{reference.name}"):
             if str(row["property"]).upper() == "URL":
                 return json.loads(row["property_value"])[0] if row["property_value"] else None
         return None
@@ -279,7 +231,6 @@ class AccountHook(BaseHook):
         """The files that were loaded into a table, as ``COPY_HISTORY`` reports them, from the oldest.
 
         :param since: the first timestamp, None for the 14 days that are remembered
-        :raises SqlError: if the statement fails, or signing in for it
         """
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED
         statement, values = copy_history(
@@ -292,7 +243,6 @@ class AccountHook(BaseHook):
 
         :param paths: their paths below the stage
         :param pipe: only loads by this pipe, None for all
-        :raises SqlError: if the statement fails, or signing in for it
         """
         schema, since = self.database_and_schema(), dt.datetime.now(dt.UTC) - REMEMBERED
         statement, values = copy_history(
@@ -307,7 +257,6 @@ class AccountHook(BaseHook):
 
         :param paths: their paths below the stage
         :param by_pipes: True for loads by pipes as well, up to 365 days ago
-        :raises SqlError: if a statement fails, or signing in for it
         """
         return older_copies(self.run_sql, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
 
@@ -335,11 +284,6 @@ class AccountHook(BaseHook):
         if report is None:
             return self._copy_history()
         return ReportThenSql(report, self._copy_history()) if self.table else report
-
-    async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
-        """Make a source of what became of files, without blocking the event loop."""
-        await self._async_connection()
-        return await asyncio.to_thread(self.get_load_history, retry=retry)
 
     def get_file_pipe_client(self, *, retry: RetryPolicy | None = None) -> FilePipeClient:
         """Make a client of the file pipe's REST API, here of ``pipe``; the caller closes it.
@@ -374,13 +318,17 @@ class AccountHook(BaseHook):
             self._settings = SnowpipeConnection.of(connection, connection.extra_dejson)
         return self._settings
 
-    async def _async_connection(self) -> SnowpipeConnection:
+    async def in_thread(self, ask: Callable[..., Answer], *given: Any, **named: Any) -> Answer:
+        """Call a method without blocking the event loop by the connection, the key file or the answer.
+
+        :param ask: a method of this hook; ``given`` and ``named`` are its arguments
+        """
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
         if self._settings is None:
             connection: Any = await get_async_connection(self.snowflake_conn_id)
             self._settings = SnowpipeConnection.of(connection, await get_async_extra_dejson(connection))
-        return self._settings
+        return await asyncio.to_thread(ask, *given, **named)
 
     def _connect(self) -> Any:
         settings = self._connection()

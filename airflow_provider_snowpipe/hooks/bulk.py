@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.account import AccountHook, RunSql
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SqlError
@@ -45,19 +46,15 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         :param prefix: what the paths of all of them begin with, below the stage's
         :raises ConfigurationError: if the stage is an external one
-        :raises SqlError: if it cannot be listed
         """
-        database, schema = self.database_and_schema()
-        location = staging.stage.location(prefix, database=database, schema=schema)
-        listed = staging.listed(self.run_sql("LIST %s", (location,)))
-        root = staging.stage.location("", database=database, schema=schema)
-        return StageUpload(self, staging, root, source, listed, parallel)
+        stage = StageReference.parse(str(staging.stage), *self.database_and_schema())
+        listed = staging.listed(self.run_sql("LIST %s", (stage.location(prefix),)))
+        return StageUpload(self, staging, stage.location(), source, listed, parallel)
 
     def pipe_target(self, pipe: str) -> PipeTarget | None:
         """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
 
         :raises ConfigurationError: if its definition does not show it
-        :raises SqlError: if the statement fails, or signing in for it
         """
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin, PipeTarget
 

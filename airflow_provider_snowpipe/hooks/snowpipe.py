@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -105,22 +104,10 @@ class SnowpipeHook(AccountHook):
         """The pipe that this hook is for."""
         return self._pipe_of(self._connection())
 
-    async def async_pipe_name(self) -> PipeName:
-        """The pipe that this hook is for, on an event loop, which does not wait for the connection."""
-        return self._pipe_of(await self._async_connection())
-
     def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client of the pipe; the caller closes it.
-
-        :raises ConfigurationError: if the connection lacks something
-        """
+        """Make a client of the pipe; the caller closes it."""
         settings = self._connection()
         return _client(settings, self._pipe_of(settings), retry)
-
-    async def async_get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client on an event loop, which waits for neither the connection nor the key's file."""
-        settings = await self._async_connection()
-        return await asyncio.to_thread(_client, settings, self._pipe_of(settings), retry)
 
     def get_conn(self) -> SnowpipeClient:
         """Make a client of the pipe, under the name that every Airflow hook has for it."""
@@ -146,13 +133,6 @@ class SnowpipeHook(AccountHook):
         except SnowpipeError as error:
             self.log.warning("the next load reports the rejected rows once more: %s", error)
 
-    async def async_channel_statuses(
-        self, channels: Sequence[str], *, retry: RetryPolicy | None = None
-    ) -> dict[str, ChannelStatus]:
-        """Ask once after channels of the pipe without blocking the event loop."""
-        with await self.async_get_client(retry=retry) as client:
-            return await asyncio.to_thread(client.channel_statuses, channels)
-
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
@@ -169,11 +149,6 @@ class SnowpipeHook(AccountHook):
             self.run_sql(f"DESCRIBE TABLE {table_of(pipe)}" if is_default else f"DESCRIBE PIPE {pipe.quoted}")
         found = map(ListedChannel.from_row, rows)
         return [one for one in found if not one.name.endswith(COMPARED_SUFFIX)]
-
-    async def async_list_channels(self) -> list[ListedChannel]:
-        """List the channels of the pipe without blocking the event loop."""
-        await self._async_connection()
-        return await asyncio.to_thread(self.list_channels)
 
     def table_columns(self) -> tuple[TableColumn, ...]:
         """Describe the columns of the table behind this hook's default pipe.
@@ -221,7 +196,6 @@ class SnowpipeHook(AccountHook):
 
         The sign-in comes first, so that little time passes between reading a token and setting it.
 
-        :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         pipe = self.pipe_name()
@@ -247,7 +221,6 @@ class SnowpipeHook(AccountHook):
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
-        :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         with self.offset_tokens() as set_token:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -13,15 +15,24 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 
-from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, PipeName, quote_url_segment
+from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.names import (
+    DEFAULT_PIPE_SUFFIX,
+    PipeName,
+    full_name,
+    quote_url_segment,
+)
 from airflow_provider_snowpipe.streaming.offsets import known_formats
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+    from airflow_provider_snowpipe.bulk.ledger_entry import Entry
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
-
+log = logging.getLogger(__name__)
 CHANNEL_PAGE_KEY = "channel_page"
 PAGES_PREFIX = "/snowpipe"
 """Where the API server has this provider's pages."""
@@ -274,6 +285,71 @@ def _query(kind: str, pipe: PipeName, **more: Any) -> str:
 
 def _base(hook: SnowpipeHook) -> str:
     return f"{pages_base()}/connections/{quote_url_segment(hook.snowflake_conn_id)}"
+
+
+# -- What a task leaves of its COPYs for the Snowpipe page: entries of the load ledger, and rejected rows ---
+
+_MOST_ENTRIES = 50
+
+
+@contextmanager
+def leaving_copies(context: Context, hook: SnowpipeHook, loads: Sequence[Any]) -> Iterator[None]:
+    """Leave what the load ledger has of a task's COPYs, also where the task fails or is deferred.
+
+    No page reads the ledger: each look would start a warehouse.
+
+    :param loads: have their :class:`CopyRun` as ``copy_run``
+    """
+    try:
+        yield
+    finally:
+        runs: list[CopyRun] = [one.copy_run for one in loads if one.copy_run is not None]
+        if found := [(run, one) for run in runs for one in run.done.values()]:
+            rows = list[UnloadedRow]()
+            for run, one in found:
+                if one.rows_rejected and len(rows) < MOST_UNLOADED:
+                    rows += _rejected(hook, run, one)
+            entries = [
+                {
+                    "state": one.state,
+                    "files": len(one.files),
+                    "rows": one.rows_loaded,
+                    "rejected": one.rows_rejected,
+                    "at": None if one.loaded_at is None else one.loaded_at.isoformat(),
+                    "query_id": one.query_id,
+                    "error": one.error and shown_error(one.error[:500]),
+                }
+                for _, one in found[-_MOST_ENTRIES:]
+            ]
+            ti, first = context["ti"], found[0][0]
+            unloaded = unloaded_value(rows[:MOST_UNLOADED], str(first.stage)) if rows else None
+            ti.xcom_push(key=COPIES_KEY, value={"entries": entries, "unloaded": unloaded})
+            ti.xcom_push(key=CHANNEL_PAGE_KEY, value=table_page(hook.snowflake_conn_id, *first.ledger.target))
+
+
+def _rejected(hook: SnowpipeHook, run: CopyRun, entry: Entry) -> list[UnloadedRow]:
+    """The first rejected rows of a COPY; where VALIDATE does not know them, that of each file."""
+    if entry.query_id is not None and run.copy.expressions is None:
+        table = full_name(*run.ledger.target).replace("%", "%%")  # the connector formats what binds values
+        statement = f"SELECT * FROM TABLE(VALIDATE({table}, JOB_ID => %s)) LIMIT {MOST_UNLOADED}"  # noqa: S608
+        try:
+            return [
+                UnloadedRow.of(
+                    run.stage.relative(str(row["file"]), run.url),
+                    row["row_number"] if row["line"] is None else row["line"],
+                    f"{shown_error(str(row['error']))} (column {row['column_name']})",
+                    row["rejected_record"],
+                )
+                for row in hook.run_sql(statement, (entry.query_id,))
+            ]
+        except SnowpipeError as error:
+            log.warning("VALIDATE does not show the rejected rows of COPY %s: %s", entry.query_id, error)
+    loads = entry.loads(run.stage, run.url).items()
+    return [
+        UnloadedRow.of(path, one.first_error.line, str(shown_error(str(one.first_error))), None)
+        for path, one in loads
+        if one.first_error is not None
+    ]
 
 
 # -- Snowsight -------------------------------------------------------------------------------------------

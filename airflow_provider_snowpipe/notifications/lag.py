@@ -51,7 +51,6 @@ class SnowpipeLagNotifier(BaseNotifier):
     :param notifier: a notifier that passes the report on, or the dotted path of its class
     :param notifier_arguments: arguments of that class, such as ``{"text": "{{ lag_report }}"}``
     :param kwargs: ``context``, where Airflow gives it (3.1 and later)
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -111,7 +110,9 @@ class SnowpipeLagNotifier(BaseNotifier):
         from asgiref.sync import sync_to_async
 
         hook = SnowpipeHook.of(self)
-        await hook.async_pipe_name()  # reads the connection, for which only an event loop may wait here
+        await hook.in_thread(
+            hook.pipe_name
+        )  # reads the connection, for which only an event loop may wait here
         # From its thread, variables and connections are read through the event loop.
         asked = sync_to_async(self._asked, thread_sensitive=False)
         passed_on = self._report(context, await asked(hook))

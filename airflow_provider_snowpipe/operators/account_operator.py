@@ -211,10 +211,7 @@ class PipeOperator(PipeArguments, AccountOperator):
         return self._pipe_hook()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Leave the task's links, and do what the operator is for.
-
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
-        """
+        """Leave the task's links, and do what the operator is for."""
         with failing_at_once():
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)

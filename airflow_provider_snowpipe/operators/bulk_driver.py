@@ -150,10 +150,7 @@ def brought_folder(folder: str) -> Path:
 
 
 class RunStage:
-    """A folder of a stage.
-
-    :raises SqlError: if the stage cannot be described
-    """
+    """A folder of a stage."""
 
     def __init__(self, hook: SnowpipeBulkHook, stage: str, folder: str) -> None:
         self._hook = hook
@@ -178,7 +175,6 @@ class RunStage:
 
         :param parallel: files that are put at a time
         :param source: what the rows were read from
-        :raises SqlError: if a ``PUT`` fails
         """
         names = [f"{report.attempt}/{one.name}" for one in report.files]
         written = tuple(replace(one, name=name) for one, name in zip(report.files, names, strict=True))
@@ -196,12 +192,9 @@ class RunStage:
             self._upload.stop()
 
     def sweep(self) -> None:
-        """Remove every file, also what attempts have left that died.
-
-        :raises SqlError: if a statement fails
-        """
-        database, schema = self._hook.database_and_schema()
-        self._hook.run_sql("REMOVE %s", (self.reference.location("", database=database, schema=schema),))
+        """Remove every file, also what attempts have left that died."""
+        folder = StageReference.parse(str(self.reference), *self._hook.database_and_schema())
+        self._hook.run_sql("REMOVE %s", (folder.location(),))
 
     def names(self) -> set[str]:
         """The files' paths below the folder."""

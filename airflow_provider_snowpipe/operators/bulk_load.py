@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, work_key
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
@@ -24,10 +24,10 @@ from airflow_provider_snowpipe.bulk.run_files import (
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
+from airflow_provider_snowpipe.lineage import TaskLineage
+from airflow_provider_snowpipe.links.snowpipe import SparkUiLink, leaving_copies
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     AccountArguments,
@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
-from airflow_provider_snowpipe.operators.copy import copy_into, leaving_copies, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import CopyTask, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOperator):
+class SnowpipeBulkLoadOperator(CopyTask, BulkDriverOperator):
     """Load whatever Spark reads into a table by files and one COPY, once per run.
 
     Spark computes the rows once and writes them as Parquet files of about ``target_file_bytes``: into the
@@ -96,7 +96,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         ``work_path``
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -147,7 +146,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._bulk: BulkRun | None = None
         check_arguments(
             self,
             fail_or_report=["on_rejected"],
@@ -162,41 +160,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             StageReference.parse(self.stage)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Write, stage and copy, or do what an earlier try of this run has left to do.
-
-        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
-        """
-        return self._loaded(context, None)
-
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Go on where the task was deferred: the ledger shows what is loaded by now.
-
-        :param begun: versions of ledger entries when the try began
-        """
-        if event.get("message"):
-            self.log.warning("the triggerer could not wait: %s", event["message"])
-        return self._loaded(context, begun)
-
-    def on_kill(self) -> None:
-        """Cancel the COPY that runs, begin no other upload, or stop Spark."""
-        if self._bulk is not None:
-            self._bulk.stop()
-        super().on_kill()
-
-    def dry_run(self) -> None:
-        """Print what would be read, and where it would go; nothing is read or changed."""
-        self.log.info(
-            "dry run: Spark would write %s as Parquet files of about %d bytes, and one COPY would load them "
-            "from %s into %s",
-            self._rows().address,
-            self.target_file_bytes,
-            self._stage_name(),
-            self.table,
-        )
-
-    def _loaded(self, context: Context, begun: Mapping[str, int] | None) -> dict[str, Any]:
+        """Write, stage and copy, or do what an earlier try of this run has left to do."""
         with failing_at_once():
             hook, identity = self.bulk_hook(self.table), run_identity(context)
             if self.run_key:
@@ -206,7 +170,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             digest = blake2b(json.dumps(asdict(rows), sort_keys=True).encode(), digest_size=8).hexdigest()
             stage = RunStage(hook, self._stage_name(), folder)
             leave = partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None
-            self._bulk = BulkRun(
+            run = self._load = BulkRun(
                 hook,
                 stage,
                 self.table,
@@ -220,11 +184,22 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
                 is_of_run=not self.run_key,
                 ledger_table=self.ledger_table,
                 leave=leave,
-                begun=begun,
+                begun=self._begun,
             )
-            with leaving_copies(context, hook, [self._bulk]):
-                done = self._bulk.load(partial(self._written, context, self._bulk))
-            return self._concluded(context, self._bulk, done)
+            with leaving_copies(context, hook, [run]):
+                done = run.load(partial(self._written, context, run))
+            return self._concluded(context, run, done)
+
+    def dry_run(self) -> None:
+        """Print what would be read, and where it would go; nothing is read or changed."""
+        self.log.info(
+            "dry run: Spark would write %s as Parquet files of about %d bytes, and one COPY would load them "
+            "from %s into %s",
+            self._rows().address,
+            self.target_file_bytes,
+            self._stage_name(),
+            self.table,
+        )
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
         """Have Spark write the rows: here, or into the storage of an external stage."""
@@ -409,17 +384,24 @@ class BulkRun:
             same id that was deleted
         :raises FilesRejectedError: if COPY has not loaded each file as Spark wrote it
         """
-        table = (*self.hook.database_and_schema(), self.table)
-        with self.hook.copy_run(
-            CopyInto(table, self.stage.location),
-            replace(self.stage.reference, path=""),
-            self.identity,
-            ledger_table=self.ledger_table,
-            url=self.stage.stage_url,
-            leave=self.leave,
-            begun=self.begun,
-        ) as run:
-            self.copy_run, ledger = run, run.ledger
+        hook = self.hook
+        with (
+            hook.load_ledger(self.table, self.ledger_table) as ledger,
+            closing(hook.get_statement_client()) as client,
+        ):
+            stage = StageReference.parse(str(self.stage.reference), *ledger.target[:2])
+            run = self.copy_run = CopyRun(
+                CopyInto(ledger.target, self.stage.location),
+                replace(stage, path=""),
+                client,
+                ledger,
+                partial(hook.loads_of, self.table),
+                self.identity,
+                work_key(self.identity, ledger.target),
+                url=self.stage.stage_url,
+                leave=self.leave,
+                begun=self.begun,
+            )
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
             self._require_own(known)
@@ -429,7 +411,6 @@ class BulkRun:
                 for one in known:
                     ledger.change(one, replace(one, state=GIVEN_UP))
                 known = []
-            run.begin(known)
             written = None
             if not known:
                 with write() as report:
@@ -470,13 +451,13 @@ class BulkRun:
         }
         if not files:
             return copied_value(manifest, self.stage, {}, self.on_rejected, self.table)
-        entries = run.plan(StagedFiles(files, run.stage, run.url), entries)
+        entries = run.plan(files, entries)
         left = files
         if any(one.is_loaded for one in entries):  # what is loaded may be removed
             named = {f"{self.stage.reference.path}/{name}" for name in self.stage.names()}
             named |= {file.path for one in entries if not one.is_loaded for file in one.files}
             left = {path: file for path, file in files.items() if path in named}
-        outcome = run.judged(run.load(entries, StagedFiles(left, run.stage, run.url)))
+        outcome = run.judged(run.load(entries, left))
         outcome.require(self.on_rejected, self.table)
         loads = {load.path: load.result() for load in (*outcome.before, *outcome.loads)}
         return copied_value(manifest, self.stage, loads, self.on_rejected, self.table)

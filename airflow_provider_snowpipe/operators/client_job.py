@@ -181,16 +181,12 @@ class DriverMemory:
             self._store.set(_SENT_KEY, {**sent.to_kept(), _MAX_TRIES: self._max_tries})
             self._store.delete(_APPLICATION_KEY)
 
-    def forget_driver(self) -> None:
+    def forget(self) -> None:
         """Forget the driver and what it sent, so that the next try starts a new one."""
         if self._store is not None:
             self._store.delete(_DRIVER_KEY)
             self._store.delete(_APPLICATION_KEY)
             self._store.delete(_SENT_KEY)
-
-    def forget(self) -> None:
-        """Forget everything: what there was to report has been reported."""
-        self.forget_driver()
 
     def _get(self, key: str) -> Any:
         return None if self._store is None else self._store.get(key)
@@ -205,15 +201,26 @@ _POLL_SECONDS = 0.05
 _FOLLOW_SECONDS = 0.05
 
 
-def start_logged(
-    hook: SubmitHook, command: Sequence[str], environment: Mapping[str, str], log: Path
-) -> subprocess.Popen[str]:
-    """Start ``spark-submit`` with its output in a file; a pipe would break with the worker.
+def run_logged(
+    hook: SubmitHook,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    stopped: Event,
+    noticed: Callable[[Iterable[str]], Iterator[str]],
+) -> int:
+    """Run ``spark-submit`` with its output in a file, since a pipe would break with the worker.
 
-    :param hook: whose environment it gets, and who knows the process afterwards
+    :param hook: gives it the environment, knows the process, and writes its lines to the task's log
+    :param stopped: set when the task is killed
+    :param noticed: takes from the lines what the task has to know
+    :return: the exit code
+    :raises AirflowException: if the task was killed before
     """
+    if stopped.is_set():
+        raise AirflowException("the task was killed before it submitted its application")
     with log.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603  the hook's own command line
+        process = hook.process = subprocess.Popen(  # noqa: S603  the hook's own command line
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -221,8 +228,10 @@ def start_logged(
             env={**worker_environment(), **environment, **hook.env},
             text=True,
         )
-    hook.process = process
-    return process
+    if stopped.is_set():  # by a signal, between the question and the start
+        stop_process_tree(process)
+    hook.log(noticed(follow(log, lambda: process.poll() is None)))
+    return process.wait()
 
 
 def follow(log: Path, still_runs: Callable[[], bool], *, from_start: bool = True) -> Iterator[str]:
@@ -445,14 +454,7 @@ class ClientRun:
             command = [sys.executable, application, *hook.arguments]
         else:
             command = hook.command(application)
-        if self._stopped.is_set():
-            raise AirflowException("the task was killed before it submitted its application")
-        process = start_logged(hook, command, environment, self.location.log_path)
-        if self._stopped.is_set():  # by a signal, between the question and the start
-            stop_process_tree(process)
-        lines = follow(self.location.log_path, lambda: process.poll() is None)
-        hook.log(self._noticed(lines))
-        code = process.wait()
+        code = run_logged(hook, command, environment, self.location.log_path, self._stopped, self._noticed)
         if code:
             raise AirflowException(hook.failure(command, code))
         hook.has_submitted()

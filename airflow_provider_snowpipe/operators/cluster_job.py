@@ -24,9 +24,8 @@ from airflow_provider_snowpipe.operators.client_job import (
     REPORT_FILE,
     DriverLocation,
     DriverMemory,
-    follow,
     processes_with,
-    start_logged,
+    run_logged,
     stop_process_tree,
     stop_processes,
 )
@@ -139,7 +138,7 @@ class ClusterRun:
         if submission.application_id is None and not run._found_by_tag():
             log.info("an earlier try submitted no application; a new one is submitted")
             run.remove()
-            memory.forget_driver()
+            memory.forget()
             return None
         log.info(
             "following the application %s, which an earlier try submitted; nothing is submitted",
@@ -204,14 +203,8 @@ class ClusterRun:
         try:
             self._delivery.put_job(application)
             command = hook.command(self._delivery.job)
-            if self._stopped.is_set():
-                raise AirflowException("the task was killed before it submitted its application")
             log = self.directory / "submit.log"
-            process = start_logged(hook, command, environment, log)
-            if self._stopped.is_set():  # by a signal, between the question and the start
-                stop_process_tree(process)
-            hook.log(self._noticed(follow(log, lambda: process.poll() is None)))
-            code = process.wait()
+            code = run_logged(hook, command, environment, log, self._stopped, self._noticed)
             hook.has_submitted()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)

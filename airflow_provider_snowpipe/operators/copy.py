@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from os.path import commonprefix
@@ -24,9 +24,13 @@ from airflow_provider_snowpipe.bulk.copy import (
     StagedChoice,
 )
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of
-from airflow_provider_snowpipe.bulk.load_history import refuse_files_of_others, unknown_since
-from airflow_provider_snowpipe.bulk.pipes_beside import pipes_beside, refuse_files_for_pipe
+from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of, work_key
+from airflow_provider_snowpipe.bulk.other_loaders import (
+    pipes_beside,
+    refuse_files_for_pipe,
+    refuse_files_of_others,
+    unknown_since,
+)
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     FileLoad,
@@ -39,13 +43,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
 )
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.snowpipe import (
-    CHANNEL_PAGE_KEY,
-    COPIES_KEY,
-    shown_error,
-    table_page,
-    unloaded_value,
-)
+from airflow_provider_snowpipe.links.snowpipe import leaving_copies
 from airflow_provider_snowpipe.operators.account_operator import (
     CHOICE,
     AccountArguments,
@@ -54,20 +52,44 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
 from airflow_provider_snowpipe.streaming.errors import (
     FilesGivenTwiceError,
     NothingStagedError,
-    SnowpipeError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import full_name
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class SnowpipeCopyOperator(ReportsLineage, FileOperator):
+class CopyTask(ReportsLineage, AccountArguments):
+    """Base of the operators that run a COPY once: a task may leave the worker while its statement runs."""
+
+    _load: Any = None
+    """What :meth:`on_kill` stops."""
+    _begun: Mapping[str, int] | None = None
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Go on where the task was deferred: the ledger shows what is loaded by now.
+
+        :param begun: versions of ledger entries when the try began
+        """
+        if event.get("message"):
+            self.log.warning("the triggerer could not wait: %s", event["message"])
+        self._begun = begun
+        value: dict[str, Any] = self.execute(context)
+        return value
+
+    def on_kill(self) -> None:
+        """Cancel the COPY that runs, which then leaves the table as it was, and whatever else runs."""
+        if self._load is not None:
+            self._load.stop()
+        super().on_kill()
+
+
+class SnowpipeCopyOperator(CopyTask, FileOperator):
     """Load staged files into a table by COPY INTO: once per run, whatever becomes of worker and connection.
 
     The files are listed first, so every statement names its files. A row of the load ledger, the table
@@ -106,7 +128,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         ledger_table`` of the configuration, or ``SNOWPIPE_LOADS`` in the target's schema (templated)
     :param deferrable: True waits for each statement in the triggerer, after a first poll in the worker
     :param poll_interval: seconds between two polls in the triggerer
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -157,8 +178,6 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.ledger_table = ledger_table
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._load: CopyLoad | None = None
-        self._begun: Mapping[str, int] | None = None
         check_arguments(
             self,
             fail_or_report=["on_rejected", "on_nothing"],
@@ -172,46 +191,30 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             written.validation(validation_mode)
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """Go on where the task was deferred: the ledger shows what is loaded by now.
-
-        :param begun: versions of ledger entries when the try began
-        """
-        if event.get("message"):
-            self.log.warning("the triggerer could not wait: %s", event["message"])
-        self._begun = begun
-        return self.execute(context)
-
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the work and return the task's value."""
         with failing_at_once():
             load = self._load = self._made(run_identity(context))
             try:
-                with leaving_copies(context, self.hook, [load]):
+                with leaving_copies(context, load.hook, [load]):
                     return (
                         load.run() if self.validation_mode is None else load.validated(self.validation_mode)
                     )
             finally:  # files that are in the table are there in a task that fails for others, too
                 if load.outcome is not None:
-                    hook, rows = self.bulk_hook(self.table), load.outcome.result()["rows_loaded"]
-                    self.task_lineage = TaskLineage(hook, sources=(self.stage,), rows=rows)
-                    describe_file_load(self, context, hook, self.table, rows, "COPY")
-
-    def on_kill(self) -> None:
-        """Cancel the statement that runs: COPY then leaves the table as it was."""
-        if self._load is not None:
-            self._load.stop()
+                    rows = load.outcome.result()["rows_loaded"]
+                    self.task_lineage = TaskLineage(load.hook, sources=(self.stage,), rows=rows)
+                    describe_file_load(self, context, load.hook, self.table, rows, "COPY")
 
     def preview(self) -> list[str]:
         """Report which statements would be run, and which errors the files would have; loads nothing."""
         return self._made(RunIdentity((), dt.datetime.now(dt.UTC))).preview()
 
     def _made(self, identity: RunIdentity) -> CopyLoad:
+        hook = self.bulk_hook(self.table)
         return CopyLoad(
-            self.hook,
-            copy_into(self.hook, self.table, self.stage, self.options, self.columns, self.expressions),
+            hook,
+            copy_into(hook, self.table, self.stage, self.options, self.columns, self.expressions),
             StagedChoice(self.stage, self.files, self.prefix, self.pattern),
             identity,
             on_rejected=self.on_rejected,
@@ -229,7 +232,6 @@ def wait_for_statement(
     """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
 
     :param seconds: between two polls
-    :raises TaskDeferred: always
     """
     from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
@@ -270,10 +272,9 @@ def copy_into(
     :param columns: the columns to fill, None for all in their order
     :raises ConfigurationError: if an option is wrong
     """
-    database, schema = hook.database_and_schema()
-    root = replace(StageReference.parse(stage), path="")
-    location = root.location("", database=database, schema=schema)
-    return CopyInto((database, schema, table), location, CopyOptions.of(options), columns, expressions)
+    schema = hook.database_and_schema()
+    root = replace(StageReference.parse(stage, *schema), path="")
+    return CopyInto((*schema, table), root.location(), CopyOptions.of(options), columns, expressions)
 
 
 @dataclass(slots=True)
@@ -313,27 +314,27 @@ class CopyLoad:
         :raises NothingStagedError: if a file that is named, or any, is not there
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
         :raises FilesRejectedError: if one was not loaded as a whole, or rows of an earlier try are gone
-        :raises SqlError: if a statement fails
         """
-        is_fenced = not (self.force or self.copy.options.force)
+        is_fenced, table = not (self.force or self.copy.options.force), self.copy.table[-1]
         with self._prepared() as run:
             entries = run.entries()
             staged = self._staged(run, entries)
             run.url = staged.url
-            entries = run.plan(staged, entries)
+            entries = run.plan(staged.files, entries)
             try:
                 passed = self._refuse_others(run, staged) if is_fenced else {}
             except FilesGivenTwiceError:
                 run.give_up(entries)
                 raise
-            outcome = run.judged(run.load(entries, staged.without(passed)))
+            left = {path: file for path, file in staged.files.items() if path not in passed}
+            outcome = run.judged(run.load(entries, left))
             self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
             if self.copy.options.purge:
                 self._remove_loaded(files_of(run.ledger.entries(run.work)), staged, outcome)
             value = self.outcome.result()
             log.info(
                 "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
-                self._table,
+                table,
                 len(outcome.loads),
                 len(staged.files),
                 value["rows_loaded"],
@@ -344,7 +345,7 @@ class CopyLoad:
                 self._warn_of_unknown(unknown)
             if is_fenced:
                 self._refuse_others(run, staged, has_copied=True)
-            self.outcome.require(self.on_rejected, self._table)
+            self.outcome.require(self.on_rejected, table)
             return value
 
     def validated(self, mode: str) -> dict[str, Any]:
@@ -358,13 +359,16 @@ class CopyLoad:
             self.outcome = CopyOutcome()
             return self.outcome.result()
         rows = self._validation_rows(mode, files)
-        log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
+        log.info(
+            "%s: validation by %s of %d files: %d rows", self.copy.table[-1], mode, len(files), len(rows)
+        )
         return {"validation_mode": mode, "files": len(files), "rows": rows}
 
     def preview(self) -> list[str]:
         """The statements that would be run, and the errors that the files would have; loads nothing."""
         files = list(self.choice.find(self.hook).files)
-        lines = [f"{len(part)} files: {self.copy.statement(part)}" for part in self.copy.parts(files)]
+        parts = self.copy.parts(files)
+        lines = [f"{len(part)} files: {self.copy.statement(part, is_own=True)}" for part in parts]
         if self.copy.not_validated is None and files:
             lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
@@ -384,25 +388,28 @@ class CopyLoad:
         if self.copy_run is not None:
             self.copy_run.stop()
 
-    @property
-    def _table(self) -> str:
-        return self.copy.table[-1]
-
     @contextmanager
     def _prepared(self) -> Iterator[CopyRun]:
         """Sign in for the ledger and for the statements."""
-        # Options that the ledger and the listing stand for: see _staged and _remove_loaded.
-        copy = replace(self.copy, options=replace(self.copy.options, purge=False))
-        with self.hook.copy_run(
-            copy,
-            StageReference.parse(self.choice.stage),
-            self.identity,
-            self.choice.key(),
-            ledger_table=self.ledger_table,
-            leave=self.leave_worker,
-            begun=self.begun,
-            details=self.details,
-        ) as self.copy_run:
+        hook, table, choice = self.hook, self.copy.table[-1], self.choice.key()
+        with (
+            hook.load_ledger(table, self.ledger_table) as ledger,
+            closing(hook.get_statement_client()) as client,
+        ):
+            self.copy_run = CopyRun(
+                self.copy,
+                StageReference.parse(self.copy.location),
+                client,
+                ledger,
+                partial(hook.loads_of, table),
+                self.identity,
+                # With FORCE every choice of files is the same work.
+                work_key(self.identity, ledger.target, "" if self.copy.options.force else choice),
+                choice,
+                leave=self.leave_worker,
+                begun=self.begun,
+                details=self.details,
+            )
             yield self.copy_run
 
     def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
@@ -410,22 +417,23 @@ class CopyLoad:
 
         :raises GivenUpError: if another task has given a file up, or all before any was planned
         """
-        known = files_of(entries)
+        known, table = files_of(entries), self.copy.table[-1]
         is_whole = self.copy.options.force or self.begun is not None
         if self.identity.work is not None:
             # Another task may have planned some of the files.
-            chosen = {run.stage.below(path) for path in file_names(self.choice.files)}
+            stage = StageReference.parse(self.choice.stage)
+            chosen = {stage.below(path) for path in file_names(self.choice.files)}
             for one in entries:
                 is_given_up = not one.choice or any(file.path in chosen for file in one.files)
                 if one.state == GIVEN_UP and is_given_up:
                     raise GivenUpError(
-                        f"COPY into {self._table}: another task has given this load of files up, and may "
+                        f"COPY into {table}: another task has given this load of files up, and may "
                         "have loaded them another way. Nothing was loaded; run again"
                     )
             known = {path: file for path, file in known.items() if path in chosen}
             is_whole = len(known) == len(chosen)
         if known and is_whole:
-            log.info("%s: %d files are planned already", self._table, len(known))
+            log.info("%s: %d files are planned already", table, len(known))
             run.listed = self.choice.find(self.hook, known).files
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
         loaded = files_of(one for one in entries if one.is_loaded)
@@ -433,7 +441,7 @@ class CopyLoad:
         is_empty = not (found.files or loaded)
         # Another try that has begun meanwhile may have removed files from the stage.
         if (is_empty or self.copy.options.purge) and len(run.ledger.entries(run.work)) > len(entries):
-            raise SqlError(f"COPY into {self._table}: another try has begun meanwhile. Run again")
+            raise SqlError(f"COPY into {table}: another try has begun meanwhile. Run again")
         if is_empty:
             self._refuse_nothing()
         return found
@@ -449,27 +457,28 @@ class CopyLoad:
         if not staged.files:
             return {}
         if not has_copied:
-            run.ledger.refuse_planned_by_others(run.work, None, staged.files, run.stage_key)
+            run.ledger.refuse_planned_by_others(run.work, None, staged.files, run.stage.key(run.url))
+        table = self.copy.table[-1]
         # The queues first: what is loaded between the two questions is in history then.
-        pipes = pipes_beside(self.hook, self._table, staged)
-        history = self.hook.loads_of(self._table, list(staged.files))
+        pipes = pipes_beside(self.hook, table, staged)
+        history = self.hook.loads_of(table, list(staged.files))
         older: Sequence[FileLoad] = ()
         given: Container[tuple[str, str, str | None]] = ()
         if self.passes_over:
-            given = run.ledger.given_files(list(staged.files), run.stage_key)
+            given = run.ledger.given_files(list(staged.files), run.stage.key(run.url))
             if forgotten := unknown_since(staged, history):
-                older = self.hook.older_copies(self._table, forgotten, by_pipes=True)
+                older = self.hook.older_copies(table, forgotten, by_pipes=True)
         passed = refuse_files_of_others(
             staged,
             history,
-            table=self._table,
+            table=table,
             now=dt.datetime.now(dt.UTC),
             older=older,
             passes_over=self.passes_over,
             given=given,
         )
         for one in pipes:
-            refuse_files_for_pipe(one.without(passed), table=self._table, has_copied=has_copied)
+            refuse_files_for_pipe(one.without(passed), table=table, has_copied=has_copied)
         return passed
 
     def _refuse_nothing(self) -> None:
@@ -479,10 +488,10 @@ class CopyLoad:
         """
         if self.on_nothing == "fail":
             raise NothingStagedError(
-                f"{self.choice} has no file for {self._table}: stage the files before this "
+                f"{self.choice} has no file for {self.copy.table[-1]}: stage the files before this "
                 "task runs, or set on_nothing='report'"
             )
-        log.info("nothing is staged for %s", self._table)
+        log.info("nothing is staged for %s", self.copy.table[-1])
 
     def _remove_loaded(
         self, loaded: Mapping[str, StagedFile], staged: StagedFiles, outcome: CopyOutcome
@@ -500,17 +509,15 @@ class CopyLoad:
             and load.path in loaded
             and now[load.path].mark == loaded[load.path].mark
         ]
-        root = replace(staged.stage, path="")
+        root = StageReference.parse(self.copy.location)
         # A file's path may begin with the stage's own name, by which a pattern would match another one.
         named = "" if staged.url is not None else stage_prefix(root)
         with_name = bool(gone) and not (named and self.hook.list_files(str(root), named))
-        database, schema = self.hook.database_and_schema()
         for start in range(0, len(gone), _MOST_REMOVED):
             paths = gone[start : start + _MOST_REMOVED]
             begin = commonprefix(paths)  # noqa: RUF071  REMOVE takes any start of a path
-            location = root.location(begin, database=database, schema=schema)
             pattern = exact_pattern(staged, paths, with_name=with_name)
-            self.hook.run_sql("REMOVE %s PATTERN = %s", (location, pattern))
+            self.hook.run_sql("REMOVE %s PATTERN = %s", (root.location(begin), pattern))
 
     def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
@@ -518,7 +525,7 @@ class CopyLoad:
             "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
             "%r (%s). They were loaded longer ago; or they are older than 64 days, so that COPY does not "
             "know whether they were loaded: load_uncertain_files=True loads those",
-            self._table,
+            self.copy.table[-1],
             len(unknown),
             unknown[0].path,
             unknown[0].first_error or "no message",
@@ -527,71 +534,3 @@ class CopyLoad:
     def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
         statements = [self.copy.validation(mode, part) for part in self.copy.parts(files)]
         return [row for one in statements for row in self.hook.run_sql(one)]
-
-
-# -- What a task leaves of its COPYs for the Snowpipe page: entries of the load ledger, and rejected rows ---
-
-_MOST_ENTRIES = 50
-
-
-@contextmanager
-def leaving_copies(context: Context, hook: SnowpipeBulkHook, loads: Sequence[Any]) -> Iterator[None]:
-    """Leave what the load ledger has of a task's COPYs, also where the task fails or is deferred.
-
-    No page reads the ledger: each look would start a warehouse.
-
-    :param loads: have their :class:`CopyRun` as ``copy_run``
-    """
-    try:
-        yield
-    finally:
-        runs: list[CopyRun] = [one.copy_run for one in loads if one.copy_run is not None]
-        if found := [(run, one) for run in runs for one in run.done.values()]:
-            _leave(context["ti"], hook, found)
-
-
-def _leave(ti: Any, hook: SnowpipeBulkHook, found: Sequence[tuple[CopyRun, Entry]]) -> None:
-    first, rows = found[0][0], list[UnloadedRow]()
-    for run, one in found:
-        if one.rows_rejected and len(rows) < MOST_UNLOADED:
-            rows += _rejected(hook, run, one)
-    entries = [
-        {
-            "state": one.state,
-            "files": len(one.files),
-            "rows": one.rows_loaded,
-            "rejected": one.rows_rejected,
-            "at": None if one.loaded_at is None else one.loaded_at.isoformat(),
-            "query_id": one.query_id,
-            "error": shown_error(one.error and one.error[:500]),
-        }
-        for _, one in found[-_MOST_ENTRIES:]
-    ]
-    unloaded = unloaded_value(rows[:MOST_UNLOADED], str(first.stage)) if rows else None
-    ti.xcom_push(key=COPIES_KEY, value={"entries": entries, "unloaded": unloaded})
-    ti.xcom_push(key=CHANNEL_PAGE_KEY, value=table_page(hook.snowflake_conn_id, *first.ledger.target))
-
-
-def _rejected(hook: SnowpipeBulkHook, run: CopyRun, entry: Entry) -> list[UnloadedRow]:
-    """The first rejected rows of a COPY; where VALIDATE does not know them, that of each file."""
-    if entry.query_id is not None and run.copy.expressions is None:
-        table = full_name(*run.ledger.target).replace("%", "%%")  # the connector formats what binds values
-        statement = f"SELECT * FROM TABLE(VALIDATE({table}, JOB_ID => %s)) LIMIT {MOST_UNLOADED}"  # noqa: S608
-        try:
-            return [
-                UnloadedRow.of(
-                    run.stage.relative(str(row["file"]), run.url),
-                    row["row_number"] if row["line"] is None else row["line"],
-                    f"{shown_error(str(row['error']))} (column {row['column_name']})",
-                    row["rejected_record"],
-                )
-                for row in hook.run_sql(statement, (entry.query_id,))
-            ]
-        except SnowpipeError as error:
-            log.warning("VALIDATE does not show the rejected rows of COPY %s: %s", entry.query_id, error)
-    loads = entry.loads(run.stage, run.url).items()
-    return [
-        UnloadedRow.of(path, one.first_error.line, str(shown_error(str(one.first_error))), None)
-        for path, one in loads
-        if one.first_error is not None
-    ]

@@ -23,7 +23,8 @@ from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.stage import Staging
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, leaving_copies
+from airflow_provider_snowpipe.links.snowpipe import leaving_copies
+from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (

@@ -16,8 +16,8 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeDefinition,
     PipeTarget,
 )
-from airflow_provider_snowpipe.bulk.load_history import remembered_loads, timestamp
-from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.load_history import timestamp
+from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED, remembered_loads
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -258,14 +258,11 @@ class SnowpipePipeOperator(FileOperator):
             yield FilePipeAdmin(run, pipe, is_rehearsal=is_rehearsal)
 
     def _definition(self) -> PipeDefinition:
-        database, schema = self.hook.database_and_schema()
-        options = CopyOptions.of(self.options)
+        schema = self.hook.database_and_schema()
         copy = CopyInto(
-            (database, schema, require_name("table", self.table)),
-            StageReference.parse(require_name("stage", self.stage)).location(
-                "", database=database, schema=schema
-            ),
-            options,
+            (*schema, require_name("table", self.table)),
+            StageReference.parse(require_name("stage", self.stage), *schema).location(),
+            CopyOptions.of(self.options),
             self.columns,
             self.expressions,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException, conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.pipes_beside import asked
+from airflow_provider_snowpipe.bulk.other_loaders import asked
 from airflow_provider_snowpipe.lineage import TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,

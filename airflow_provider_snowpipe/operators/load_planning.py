@@ -17,9 +17,9 @@ from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice, query
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
-    loads_since_staged,
     warehouse_seconds,
 )
+from airflow_provider_snowpipe.bulk.other_loaders import loads_since_staged
 from airflow_provider_snowpipe.bulk.row_options import OF_COPY, RowOptions
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.storage import files_below, storage_path

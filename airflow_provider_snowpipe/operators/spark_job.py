@@ -264,7 +264,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             return
         run.stop()
         run.remove()
-        memory.forget_driver()
+        memory.forget()
         raise AirflowException(
             f"the task's execution_timeout ended while the application {run.submission.application_id} ran, "
             "which was stopped; a retry resumes from the committed tokens"
@@ -325,17 +325,14 @@ class SparkDriverOperator(SparkSubmitOperator):
         with failing_at_once():
             try:
                 yield
-            except AirflowFailException:
-                memory.forget()
-                raise
             except AirflowException:
-                memory.forget_driver()
+                memory.forget()
                 raise
             except OSError as error:
                 if not self._killed:
                     raise
                 # on_kill removed the directory, from a signal between two instructions of this task.
-                memory.forget_driver()
+                memory.forget()
                 raise AirflowException(_KILLED) from error
             finally:
                 run = self._run
@@ -419,7 +416,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         try:
             self._prepare(run, memory)
         except SnowpipeError:
-            memory.forget_driver()  # nothing was submitted
+            memory.forget()  # nothing was submitted
             raise
         try:
             super().execute(context)

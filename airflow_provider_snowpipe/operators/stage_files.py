@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.bulk.run_files import (
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, stage_key
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, spelled
 from airflow_provider_snowpipe.hooks.bulk import Staged
 from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -97,7 +97,6 @@ class SnowpipeStageFilesOperator(FileOperator):
     :param work_path: with ``compact``, a folder that all executors and this worker see; None for a temporary
         one of this machine, which a local master sees (templated)
     :param ledger_table: with ``compact``, name of the load ledger, which shows what is staged (templated)
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -172,15 +171,7 @@ class SnowpipeStageFilesOperator(FileOperator):
             new, old = len(staged.uploaded), len(staged.skipped)
             self.log.info("stage %s: %d files uploaded, %d were there already", self.stage, new, old)
             names = [staging.staged_as(file.below) for file in files]
-            context["ti"].xcom_push(key=FILES_KEY, value=names)
-            return {
-                "stage": self.stage,
-                "files": names,
-                "uploaded": list(staged.uploaded),
-                "skipped": list(staged.skipped),
-                "bytes": sum(file.size for file in files),
-                "bytes_uploaded": staged.bytes_uploaded,
-            }
+            return self._left(context, names, staged, sum(file.size for file in files))
 
     def on_kill(self) -> None:
         """Begin no other file; a file is in the stage as a whole or not at all."""
@@ -226,15 +217,19 @@ class SnowpipeStageFilesOperator(FileOperator):
             len(names),
             "" if is_new else ", which were there already",
         )
+        staged = Staged(tuple(names), (), manifest.bytes) if is_new else Staged((), tuple(names))
+        return {**self._left(context, names, staged, manifest.bytes), "combined": len(files)}
+
+    def _left(self, context: Context, names: list[str], staged: Staged, size: int) -> dict[str, Any]:
+        """Leave the files for the next task; the task's value."""
         context["ti"].xcom_push(key=FILES_KEY, value=names)
         return {
             "stage": self.stage,
             "files": names,
-            "uploaded": names if is_new else [],
-            "skipped": [] if is_new else names,
-            "bytes": manifest.bytes,
-            "bytes_uploaded": manifest.bytes if is_new else 0,
-            "combined": len(files),
+            "uploaded": list(staged.uploaded),
+            "skipped": list(staged.skipped),
+            "bytes": size,
+            "bytes_uploaded": staged.bytes_uploaded,
         }
 
     def _new_writer(self) -> BulkDriverOperator:
@@ -491,12 +486,10 @@ class CompactedStage:
     @contextmanager
     def _ledger(self) -> Iterator[tuple[Ledger, str]]:
         """The ledger beside the stage, and the key of this content, however the stage is spelled."""
-        reference = self._folder.reference
-        database, schema = self.hook.database_and_schema()
-        whole = reference.location("", database=database, schema=schema)
-        *owner, name = stage_key(StageReference.parse(whole))
-        if owner:  # all but a user's own stage have one
-            database, schema = owner
+        place = self.hook.database_and_schema()
+        reference = StageReference.parse(str(self._folder.reference), *place)
+        *owner, name = spelled(reference.owner + reference.name)
+        database, schema = owner or place  # a user's own stage has none
         hook = self.hook.of_table(database, schema, name)
         with hook.load_ledger(f"{name}/{reference.path}", self.ledger_table) as ledger:
             yield ledger, work_key(self._identity, ledger.target)

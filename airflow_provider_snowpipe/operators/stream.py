@@ -130,7 +130,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         ``driver_secret``, for a driver on a cluster: ``file:/path`` of a credentials file on its machine, or
         ``python:module:function`` that returns the file's content; on Kubernetes also ``name:key`` of a
         secret, or ``create`` to make one for each submission
-    :raises ConfigurationError: if an argument is wrong
     """
 
     _observed: tuple[RunReport, str] | None = None
@@ -248,7 +247,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 self._reported(sent.report, sent.offset_format)
                 self._leave_observed(context, "CommitTimeoutError")
             self._stop_on_cluster(context, memory, error)
-            memory.forget_driver()
+            memory.forget()
             limit = deferral_limit(self, self.commit_timeout)
             seconds = self.commit_timeout if limit is None else limit.total_seconds()
             name = "commit_timeout" if seconds == self.commit_timeout else "execution_timeout"

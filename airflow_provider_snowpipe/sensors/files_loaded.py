@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSensorT
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, poll_loads, timestamp
-from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileChoice, StageReference
 from airflow_provider_snowpipe.sensors.commit import WaitSensor
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
@@ -49,7 +49,6 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
     :param poke_interval: seconds between two polls, deferred or not; 15 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
-    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -153,8 +152,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         """
         if not self.stage:
             return {}
-        hook, reference = self._hook(), StageReference.parse(self.stage)
-        database, schema = hook.database_and_schema()
+        hook = self._hook()
         try:
             url = hook.stage_url(self.stage)
         except SqlError as error:
@@ -162,8 +160,8 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
                 raise
             self.log.warning("files of these paths count from every stage: %s", error)
             return {}
-        whole = replace(reference, path="").location("", database=database, schema=schema)
-        return {"stage": StageReference.parse(whole), "url": url}
+        stage = StageReference.parse(self.stage, *hook.database_and_schema())
+        return {"stage": replace(stage, path=""), "url": url}
 
     def _found(self) -> dict[str, Any]:
         watch: FilesWatch = self._watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -206,12 +206,14 @@ def poll_retry() -> RetryPolicy:
     return RetryPolicy(budget_seconds=POLL_BUDGET_SECONDS)
 
 
-async def connect(
-    make: Callable[..., Awaitable[Source]], conn_id: str, names: Mapping[str, str | None]
-) -> Source:
-    """Make the client of a poll."""
+async def connect(make: Callable[..., Source], conn_id: str, names: Mapping[str, str | None]) -> Source:
+    """Make the client of a poll.
+
+    :param make: the method of the hook that makes it
+    """
+    hook = SnowpipeHook(conn_id, **names)
     try:
-        return await make(SnowpipeHook(conn_id, **names), retry=poll_retry())
+        return await hook.in_thread(make, hook, retry=poll_retry())
     except AirflowNotFoundException as error:
         raise ConfigurationError(f"connection {conn_id!r} does not exist: add it, or name another") from error
 
@@ -224,7 +226,7 @@ def named_pipe(trigger: Any) -> tuple[str | None, ...]:
 
 def status_poll(trigger: Any, key: Hashable) -> StatusPoll:
     """The poll of the channels of a trigger's pipe, shared by all triggers with this key."""
-    make = partial(connect, SnowpipeHook.async_get_client, trigger.snowflake_conn_id, names_of(trigger))
+    make = partial(connect, SnowpipeHook.get_client, trigger.snowflake_conn_id, names_of(trigger))
     return shared_poll(key, make)
 
 

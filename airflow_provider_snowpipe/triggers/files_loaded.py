@@ -88,7 +88,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
             return self._event(self._waits.expired(self.timeout or 0.0), self._waits)
 
     def _poll(self) -> HistoryPoll:
-        make = partial(connect, SnowpipeHook.async_get_load_history, self.snowflake_conn_id, names_of(self))
+        make = partial(connect, SnowpipeHook.get_load_history, self.snowflake_conn_id, names_of(self))
         return shared_in_loop(HistoryPoll, self.shared_stream_key(), partial(HistoryPoll, make))
 
     def _watch(self) -> FilesWatch:

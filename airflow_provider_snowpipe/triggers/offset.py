@@ -67,7 +67,6 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     :param account: refuse a connection to another account than this
     :param poll_interval: seconds between two polls
     :param list_interval: seconds between two searches for new channels
-    :raises ConfigurationError: if an argument is wrong
     """
 
     channel: str | None = None
@@ -168,13 +167,14 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 
     def _listing(self) -> ChannelListing:
         async def list_names() -> list[str]:
-            return [listed.name for listed in await self._hook().async_list_channels()]
+            hook = self._hook()
+            return [listed.name for listed in await hook.in_thread(hook.list_channels)]
 
         return shared_in_loop(ChannelListing, self.shared_stream_key(), partial(ChannelListing, list_names))
 
     async def _pipe_name(self) -> str:
         hook = self._hook()
-        pipe = await hook.async_pipe_name()
+        pipe = await hook.in_thread(hook.pipe_name)
         if self.account is not None and hook.account().lower() != self.account.lower():
             raise ConfigurationError(
                 f"connection {self.snowflake_conn_id!r} is to account {hook.account()!r}, and the account to "

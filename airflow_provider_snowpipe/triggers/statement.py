@@ -95,4 +95,4 @@ class SnowpipeStatementTrigger(StoredTrigger):
 
     async def _client(self) -> StatementClient:
         hook = SnowpipeBulkHook(self.snowflake_conn_id)
-        return await hook.async_get_statement_client(retry=poll_retry())
+        return await hook.in_thread(hook.get_statement_client, retry=poll_retry())

@@ -110,5 +110,5 @@ def test_copy_of_one_file(monkeypatch):
         )
         operator.execute(task_context(run, 1, began))
 
-    # Five functions and two files leave what the Snowpipe page shows.
-    require(walked(way), "COPY of one file", through="bulk/copy.py", functions=122, files=17, depth=8)
+    # Three functions and one file leave what the Snowpipe page shows.
+    require(walked(way), "COPY of one file", through="bulk/copy.py", functions=105, files=16, depth=8)

@@ -45,8 +45,6 @@ class TestStatement:
     def test_expressions_fill_named_columns(self):
         selected = CopyInto(TABLE, "@s/in", columns=["A", "b"], expressions=["$1", "$2::NUMBER"]).statement()
         assert selected.endswith('("A", "b") FROM (SELECT $1, $2::NUMBER FROM \'@s/in\')')
-        named = CopyInto(TABLE, "@s", expressions=["r.$1"], alias="r").statement()
-        assert named.endswith(" FROM (SELECT r.$1 FROM '@s' \"r\")")
         copied = CopyInto(TABLE, "@s", CopyOptions(match_by_column_name="NONE"), columns=["A"])
         assert copied.statement().endswith("""("A") FROM '@s' MATCH_BY_COLUMN_NAME = NONE""")
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_snowpipe.bulk.file_pipe_admin import ListedPipe, PipeStatus, PipeTarget
-from airflow_provider_snowpipe.bulk.load_history import (
+from airflow_provider_snowpipe.bulk.other_loaders import (
+    PipeBeside,
+    announced_to,
     not_loaded_by,
+    refuse_files_for_pipe,
     refuse_files_of_others,
     remembered_loads,
     unknown_since,
 )
-from airflow_provider_snowpipe.bulk.pipes_beside import PipeBeside, announced_to, refuse_files_for_pipe
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StagedFiles, StageReference
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyOutcome
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
+from airflow_provider_snowpipe.bulk.ledger_entry import Entry
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, timestamp
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
@@ -20,6 +21,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FirstError,
     StageReference,
     file_names,
+    number_of_files,
     possible_paths,
 )
 from airflow_provider_snowpipe.streaming import errors
@@ -151,8 +153,8 @@ def test_timestamps_are_read_as_templates_render_them():
         timestamp("yesterday")
 
 
-def load_of(path, location):
-    return FileLoad(path, location, "LOADED")
+def name_in(files, path, location):
+    return next((name for name, _ in files.of([FileLoad(path, location, "LOADED")])), None)
 
 
 def unlisted(_stage, _prefix):
@@ -171,7 +173,7 @@ class TestLoads:
             ("in/a.csv", "A.csv", "DB.S.STAGE/in", False),
             ("a.csv", "a.csv.gz", "DB.S.STAGE", False),
         ]:
-            name = ExpectedFiles((files,)).name_of(load_of(path, location))
+            name = name_in(ExpectedFiles((files,)), path, location)
             assert (path, location, name) == (path, location, files if found else None)
             assert not found or path.lstrip("/") in possible_paths([files])
         assert possible_paths(["a/b.csv", "c/"]) == {"a/b.csv", "b.csv", "c/"}
@@ -193,7 +195,7 @@ class TestLoads:
             ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
         ]:
             expected = ExpectedFiles(("in/a.csv",), None, 0, StageReference.parse(stage), url)
-            found = expected.name_of(load_of("in/a.csv", location)) is not None
+            found = name_in(expected, "in/a.csv", location) is not None
             assert (stage, url, location, found) == (stage, url, location, counts)
 
     def test_below_the_path_of_a_stage_are_of_files_there(self):
@@ -208,18 +210,17 @@ class TestLoads:
             ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
             ("a.csv", "stages/0a1b/", "a.csv"),
         ]:
-            one = load_of(path, location)
-            names = (expected.name_of(one), by_prefix.name_of(one))
+            names = tuple(name_in(files, path, location) for files in (expected, by_prefix))
             assert names == (found, found if found == "in/a.csv" else None)
 
     def test_with_a_prefix_are_those_that_begin_so(self):
         files = ExpectedFiles((), "day1/", 2)
-        assert files.name_of(load_of("day1/a.csv", "S")) == "day1/a.csv"
-        assert files.name_of(load_of("a.csv", "DB.S.STAGE/day1")) == "day1/a.csv"
-        assert files.name_of(load_of("day11/a.csv", "S")) is None
-        assert files.name_of(load_of("day1/", "S")) is None  # stands for the folder
+        assert name_in(files, "day1/a.csv", "S") == "day1/a.csv"
+        assert name_in(files, "a.csv", "DB.S.STAGE/day1") == "day1/a.csv"
+        assert name_in(files, "day11/a.csv", "S") is None
+        assert name_in(files, "day1/", "S") is None  # stands for the folder
         assert files.total == 2
-        refused(errors.ConfigurationError, lambda given: ExpectedFiles(*given), [(("a",), "b"), ((), "b", 0)])
+        refused(errors.ConfigurationError, number_of_files, [0, "-1", None, "many"], "count is")
 
 
 class TestStage:
@@ -231,8 +232,8 @@ class TestStage:
             ("@s.%t/in", '@"D".s.%t/in/p', "in"),
             ("@~", "@~/p", ""),
         ]:
-            reference = StageReference.parse(text)
-            assert (reference.location("p", database="D", schema="S"), reference.path) == (location, path)
+            reference = StageReference.parse(text, "D", "S")
+            assert (reference.location("p"), reference.path) == (location, path)
         wrong = ["", "@", "@a b", "@a;drop table t", "@a.b.c.d", "s3://bucket", "@%", "@'x'"]
         refused(errors.ConfigurationError, StageReference.parse, wrong, "stage is")
 
@@ -374,25 +375,26 @@ def row(file, status="LOADED", loaded=2, errors=0, first=None):
     }  # fmt: skip
 
 
+def outcome_of(*rows, stage=STAGE, url=None):
+    return CopyOutcome(tuple(Entry("work", 1, 1, reports=(rows,)).loads(stage, url).values()))
+
+
 class TestOutcome:
     def test_names_files_below_the_stage(self):
-        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
+        outcome = outcome_of(row("a.csv"), row("b.csv", loaded="7"))
         assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
         assert outcome.result()["rows_loaded"] == 9
-        nothing = [{"status": "Copy executed with 0 files processed."}]
-        assert CopyOutcome.read(nothing, STAGE) == CopyOutcome()
+        assert outcome_of({"status": "Copy executed with 0 files processed."}) == CopyOutcome()
         for url in ("s3://b/in", "s3://b/in/"):
-            answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
-            (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
+            answered = {**row(""), "file": "s3://b/in/X/a.csv"}
+            (load,) = outcome_of(answered, stage=StageReference.parse("@X"), url=url).loads
             assert (load.path, load.location) == ("X/a.csv", "X")
 
     def test_names_files_that_failed_with_their_first_error(self):
         failed = row("b.csv", "LOAD_FAILED", 0, 2, "bad")
-        outcome = CopyOutcome.read([row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x")], STAGE)
+        outcome = outcome_of(row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x"))
         outcome.require("report", "T")
         words = r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); 'in/c.csv'"
         with pytest.raises(errors.FilesRejectedError, match=words) as raised:
             outcome.require("fail", "T")
         assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
-        with pytest.raises(errors.ConfigurationError, match="on_rejected is 'ignore'"):
-            outcome.require("ignore", "T")

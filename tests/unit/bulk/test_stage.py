@@ -119,7 +119,7 @@ def meant(path: str) -> str:
 
 
 def location_of(path: str) -> str:
-    return StageReference.parse(f"@ST/{path}").location("", database="DB", schema="S")
+    return StageReference.parse(f"@ST/{path}", "DB", "S").location()
 
 
 def each_hard_path(test: Any) -> Any:

@@ -36,7 +36,7 @@ def test_channels_of_the_pipe_are_listed(local_service, set_connection, table, d
     assert {name: one.offset_token for name, one in found.items()} == {"a": "f:1", 'it\'s "b"': "f:2"}
     assert (found["a"].table, found["a"].pipe) == (table, f"{table}-STREAMING")
     assert found["a"].created_on is not None
-    assert asyncio.run(hook.async_list_channels()) == list(found.values())
+    assert asyncio.run(hook.in_thread(hook.list_channels)) == list(found.values())
     assert hook.test_connection() == (
         True,
         f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "

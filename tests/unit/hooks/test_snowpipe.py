@@ -27,7 +27,7 @@ def test_client_reaches_the_pipe_of_the_connection(service, service_connection):
     hook = SnowpipeHook(service_connection, table="T")
     found = hook.channel_statuses(["c1"])
     assert found["c1"].committed == "a:1"
-    assert asyncio.run(hook.async_channel_statuses(["c1"])) == found
+    assert asyncio.run(hook.in_thread(hook.channel_statuses, ["c1"])) == found
     assert "/databases/DB/schemas/S/pipes/T-STREAMING:" in service.requests("bulk-channel-status")[0].path
 
 

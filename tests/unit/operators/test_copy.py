@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator

@@ -68,7 +68,7 @@ class TestMemory:
         store = FileState(tmp_path / "state.json")
         memory = DriverMemory({"task_state_store": store}, durable=True)
         memory.keep_sent(kept())
-        memory.forget_driver()
+        memory.forget()
         assert memory.sent() is None
         for context in ({}, {"task_state_store": store}):
             memory = DriverMemory(context, durable=False)

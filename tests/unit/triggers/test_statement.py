@@ -51,7 +51,7 @@ def serve(monkeypatch):
                 raise client
             return client
 
-        monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
+        monkeypatch.setattr(SnowpipeBulkHook, "in_thread", made)
         handle, statement = STATEMENT
         given = {"handle": handle, "statement": statement, "snowflake_conn_id": "c"}
         return SnowpipeStatementTrigger(**given, max_consecutive_errors=3)
