@@ -466,6 +466,7 @@ class StagedChoice:
 
         :param known: paths of files that may be missing
         :raises NothingStagedError: if another file that is named is not there
+        :raises SqlError: if the stage cannot be listed
         """
         stage = StageReference.parse(self.stage, *hook.database_and_schema())
         listed = hook.list_files(self.stage, self.prefix or "", self.pattern)

@@ -428,6 +428,7 @@ class CopyRun:
         A transaction that runs already, by whomever it was submitted, is joined.
 
         :param loads_nothing: True fails where COPY loads a row
+        :raises SqlError: if the statement fails
         """
         for _ in range(_MOST_REPEATS):
             if entry.state == GIVEN_UP:

@@ -83,7 +83,10 @@ class FilePipeAdmin:
         self._rehearses = is_rehearsal
 
     def known(self) -> KnownPipe | None:
-        """The pipe as it is, None where there is none, or the role may not see it."""
+        """The pipe as it is, None where there is none, or the role may not see it.
+
+        :raises SqlError: if the statement fails
+        """
         try:
             rows = self._run(f"DESCRIBE PIPE {self.pipe.quoted}", None)
         except SqlError as error:
@@ -98,6 +101,7 @@ class FilePipeAdmin:
         """Ask for the pipe's state.
 
         :raises ConfigurationError: if there is no such pipe, or the role may not see it
+        :raises SqlError: if the statement fails
         """
         try:
             (row,) = self._run(PIPE_STATUS, (self.pipe.quoted,))

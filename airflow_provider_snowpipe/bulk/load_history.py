@@ -151,7 +151,10 @@ class CopyHistory:
         self._asked: dict[HistoryQuestion, dt.datetime] = {}
 
     def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
-        """The loads that the questions are about, from the oldest; those reported before may be missing."""
+        """The loads that the questions are about, from the oldest; what was reported before may be left out.
+
+        :raises SqlError: if the statement fails
+        """
         asked = self._asked
         since = min(max(one.since, asked[one] - OVERLAP) if one in asked else one.since for one in questions)
         names = [question.names for question in questions]

@@ -478,6 +478,7 @@ class FileChoice:
 
         :param list_stage: lists the files of a stage with a prefix: their paths below the stage
         :raises NothingStagedError: if the stage has none with the prefix
+        :raises ConfigurationError: if an argument is wrong
         """
         reference = StageReference.parse(self.stage) if self.stage else None
         if self.files is not None:

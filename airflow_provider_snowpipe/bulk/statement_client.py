@@ -91,6 +91,7 @@ class StatementClient:
         """Run a short statement that changes nothing; its rows, the columns' names in lower case.
 
         :param statement: a DESCRIBE or SHOW statement
+        :raises SqlError: if the statement fails or takes too long
         """
         deadline = time.monotonic() + _WAIT_SECONDS
         state = self.submit([statement], str(uuid.uuid4()), waits=True)
@@ -249,6 +250,7 @@ def statement_rows(
     """The rows of a statement that needs no warehouse, with the names of its columns in lower case.
 
     :param statement: a DESCRIBE or SHOW statement
+    :raises SqlError: if the statement fails or takes too long
     :raises AuthenticationError: if the service refuses the credentials
     """
     role = credentials.role if isinstance(credentials, KeyPair) else None

@@ -124,6 +124,7 @@ class AccountHook(BaseHook):
         :param statement: the statement, with ``%s`` for each value that it binds
         :param session: a connection of the connector; None for the one that is open, or a new one
         :param options: other arguments of the connector's cursor
+        :raises SqlError: if it fails, or signing in for it
         """
         if session is None:
             if self._session is not None:
@@ -142,6 +143,7 @@ class AccountHook(BaseHook):
 
         :param purpose: what the session is for, or its only statement, for the text of a refused sign-in
         :param values: what that statement binds
+        :raises SqlError: if the sign-in fails, or a statement
         """
         with _translated_errors(self._connection(), purpose, values):
             connection = self._connect()
@@ -149,7 +151,10 @@ class AccountHook(BaseHook):
             yield partial(self.run_sql, session=connection)
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
-        """Make a client of the account's SQL API; the caller closes it."""
+        """Make a client of the account's SQL API; the caller closes it.
+
+        :raises ConfigurationError: if the connection lacks something
+        """
         from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 
         settings = self._connection()
@@ -163,7 +168,10 @@ class AccountHook(BaseHook):
         )
 
     def table_created(self, table: str) -> str | None:
-        """When a table was created, as the account writes it, without a warehouse; None for one not seen."""
+        """When a table was created, as the account writes it, without a warehouse; None for one not seen.
+
+        :raises SqlError: if the statement fails
+        """
         place = full_name(*self.database_and_schema())
         with closing(self.get_statement_client()) as client:
             found = client.rows(f"SHOW TABLES LIKE {string_literal(table)} IN SCHEMA {place}")
@@ -179,6 +187,7 @@ class AccountHook(BaseHook):
         :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
             the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
         :raises ConfigurationError: if it is not a name of a table
+        :raises SqlError: if the sign-in fails
         """
         target = (*self.database_and_schema(), table)
         given = name or conf.get("snowpipe", "ledger_table", fallback=None)
@@ -201,6 +210,7 @@ class AccountHook(BaseHook):
         :param stage: the stage, with or without a path
         :param prefix: only files whose path below that begins so
         :param pattern: only files whose whole path matches this regular expression
+        :raises SqlError: if the statement fails, or signing in for it
         """
         location = StageReference.parse(stage, *self.database_and_schema()).location(prefix)
         chosen = () if pattern is None else (pattern,)
@@ -211,12 +221,16 @@ class AccountHook(BaseHook):
         """List the files of a stage by ``LIST``: their paths below it, below an external one their URLs.
 
         :param prefix: only files whose path below that begins so
+        :raises SqlError: if the statement fails, or signing in for it
         """
         reference = StageReference.parse(stage)
         return [reference.relative(str(row["name"])) for row in self.list_files(stage, prefix)]
 
     def stage_url(self, stage: str) -> str | None:
-        """The URL that an external stage stands for, None for an internal one."""
+        """The URL that an external stage stands for, None for an internal one.
+
+        :raises SqlError: if the statement fails, or signing in for it
+        """
         reference = StageReference.parse(stage, *self.database_and_schema())
         if reference.name[0] in "%~":
             return None
@@ -231,6 +245,7 @@ class AccountHook(BaseHook):
         """The files that were loaded into a table, as ``COPY_HISTORY`` reports them, from the oldest.
 
         :param since: the first timestamp, None for the 14 days that are remembered
+        :raises SqlError: if the statement fails, or signing in for it
         """
         earliest = dt.datetime.now(dt.UTC) - REMEMBERED
         statement, values = copy_history(
@@ -243,6 +258,7 @@ class AccountHook(BaseHook):
 
         :param paths: their paths below the stage
         :param pipe: only loads by this pipe, None for all
+        :raises SqlError: if the statement fails, or signing in for it
         """
         schema, since = self.database_and_schema(), dt.datetime.now(dt.UTC) - REMEMBERED
         statement, values = copy_history(
@@ -257,6 +273,7 @@ class AccountHook(BaseHook):
 
         :param paths: their paths below the stage
         :param by_pipes: True for loads by pipes as well, up to 365 days ago
+        :raises SqlError: if a statement fails, or signing in for it
         """
         return older_copies(self.run_sql, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
 

@@ -46,6 +46,7 @@ class SnowpipeBulkHook(SnowpipeHook):
 
         :param prefix: what the paths of all of them begin with, below the stage's
         :raises ConfigurationError: if the stage is an external one
+        :raises SqlError: if it cannot be listed
         """
         stage = StageReference.parse(str(staging.stage), *self.database_and_schema())
         listed = staging.listed(self.run_sql("LIST %s", (stage.location(prefix),)))
@@ -55,6 +56,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         """From where a file pipe loads into which table; None for no such pipe, or none that the role sees.
 
         :raises ConfigurationError: if its definition does not show it
+        :raises SqlError: if the statement fails, or signing in for it
         """
         from airflow_provider_snowpipe.bulk.file_pipe_admin import FilePipeAdmin, PipeTarget
 

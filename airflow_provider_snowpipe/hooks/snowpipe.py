@@ -105,7 +105,10 @@ class SnowpipeHook(AccountHook):
         return self._pipe_of(self._connection())
 
     def get_client(self, *, retry: RetryPolicy | None = None) -> SnowpipeClient:
-        """Make a client of the pipe; the caller closes it."""
+        """Make a client of the pipe; the caller closes it.
+
+        :raises ConfigurationError: if the connection lacks something
+        """
         settings = self._connection()
         return _client(settings, self._pipe_of(settings), retry)
 
@@ -196,6 +199,7 @@ class SnowpipeHook(AccountHook):
 
         The sign-in comes first, so that little time passes between reading a token and setting it.
 
+        :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         pipe = self.pipe_name()
@@ -221,6 +225,7 @@ class SnowpipeHook(AccountHook):
     def set_offset_token(self, channel: str, token: str) -> None:
         """Set a channel's committed offset token by the system function, whoever writes to it.
 
+        :raises SqlError: if the statement fails
         :raises ConfigurationError: if the pipe's table cannot be found
         """
         with self.offset_tokens() as set_token:

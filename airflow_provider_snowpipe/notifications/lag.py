@@ -51,6 +51,7 @@ class SnowpipeLagNotifier(BaseNotifier):
     :param notifier: a notifier that passes the report on, or the dotted path of its class
     :param notifier_arguments: arguments of that class, such as ``{"text": "{{ lag_report }}"}``
     :param kwargs: ``context``, where Airflow gives it (3.1 and later)
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (

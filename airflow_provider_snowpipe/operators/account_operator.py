@@ -211,7 +211,10 @@ class PipeOperator(PipeArguments, AccountOperator):
         return self._pipe_hook()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Leave the task's links, and do what the operator is for."""
+        """Leave the task's links, and do what the operator is for.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
+        """
         with failing_at_once():
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)

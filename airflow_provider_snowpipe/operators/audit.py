@@ -187,6 +187,7 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
         with file and row number, or topic, partition and offset (templated)
     :param other_rows: with ``counts`` or ``rows`` and one pipe, rows that neither channels nor COPY inserted
     :param on_difference: ``fail`` fails the task, ``report`` leaves it to the task's value
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = ("dag_ids", "depth", *PipeArguments.template_fields)

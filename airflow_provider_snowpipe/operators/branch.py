@@ -50,6 +50,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         from the offsets of the source's group, or from its start (templated)
     :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
     :param storage_conn_id: the connection of a URL (templated)
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -99,6 +100,8 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         """Plan, and return the tasks to go on with; those of the other paths are skipped.
 
         Where there is nothing to load, those of every path are, unless one is forced.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
             before = path_before(context) if self.remember else None

@@ -150,7 +150,10 @@ def brought_folder(folder: str) -> Path:
 
 
 class RunStage:
-    """A folder of a stage."""
+    """A folder of a stage.
+
+    :raises SqlError: if the stage cannot be described
+    """
 
     def __init__(self, hook: SnowpipeBulkHook, stage: str, folder: str) -> None:
         self._hook = hook
@@ -175,6 +178,7 @@ class RunStage:
 
         :param parallel: files that are put at a time
         :param source: what the rows were read from
+        :raises SqlError: if a ``PUT`` fails
         """
         names = [f"{report.attempt}/{one.name}" for one in report.files]
         written = tuple(replace(one, name=name) for one, name in zip(report.files, names, strict=True))
@@ -192,7 +196,10 @@ class RunStage:
             self._upload.stop()
 
     def sweep(self) -> None:
-        """Remove every file, also what attempts have left that died."""
+        """Remove every file, also what attempts have left that died.
+
+        :raises SqlError: if a statement fails
+        """
         folder = StageReference.parse(str(self.reference), *self._hook.database_and_schema())
         self._hook.run_sql("REMOVE %s", (folder.location(),))
 

@@ -96,6 +96,7 @@ class SnowpipeBulkLoadOperator(CopyTask, BulkDriverOperator):
         ``work_path``
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf`` and ``driver_memory``, and
         ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``)
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -160,7 +161,10 @@ class SnowpipeBulkLoadOperator(CopyTask, BulkDriverOperator):
             StageReference.parse(self.stage)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Write, stage and copy, or do what an earlier try of this run has left to do."""
+        """Write, stage and copy, or do what an earlier try of this run has left to do.
+
+        :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
+        """
         with failing_at_once():
             hook, identity = self.bulk_hook(self.table), run_identity(context)
             if self.run_key:

@@ -128,6 +128,7 @@ class SnowpipeCopyOperator(CopyTask, FileOperator):
         ledger_table`` of the configuration, or ``SNOWPIPE_LOADS`` in the target's schema (templated)
     :param deferrable: True waits for each statement in the triggerer, after a first poll in the worker
     :param poll_interval: seconds between two polls in the triggerer
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -232,6 +233,7 @@ def wait_for_statement(
     """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
 
     :param seconds: between two polls
+    :raises TaskDeferred: always
     """
     from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
@@ -314,6 +316,7 @@ class CopyLoad:
         :raises NothingStagedError: if a file that is named, or any, is not there
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
         :raises FilesRejectedError: if one was not loaded as a whole, or rows of an earlier try are gone
+        :raises SqlError: if a statement fails
         """
         is_fenced, table = not (self.force or self.copy.options.force), self.copy.table[-1]
         with self._prepared() as run:

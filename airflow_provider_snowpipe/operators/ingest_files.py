@@ -75,6 +75,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param ledger_table: name of the load ledger, where a COPY of the same files sees this load, as of
         :class:`~airflow_provider_snowpipe.operators.copy.SnowpipeCopyOperator` (templated)
     :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (
@@ -220,7 +221,10 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
 def wait_for_pipe(
     task: AccountArguments, load: PipeLoad, submission: Submission, value: dict[str, Any]
 ) -> NoReturn:
-    """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back."""
+    """Leave the worker until a pipe has loaded files; the task's ``execute_complete`` comes back.
+
+    :raises TaskDeferred: always
+    """
     from airflow_provider_snowpipe.triggers.commit import deferral_limit
     from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 

@@ -97,6 +97,7 @@ class SnowpipeStageFilesOperator(FileOperator):
     :param work_path: with ``compact``, a folder that all executors and this worker see; None for a temporary
         one of this machine, which a local master sees (templated)
     :param ledger_table: with ``compact``, name of the load ledger, which shows what is staged (templated)
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (

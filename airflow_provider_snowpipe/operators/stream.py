@@ -130,6 +130,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         ``driver_secret``, for a driver on a cluster: ``file:/path`` of a credentials file on its machine, or
         ``python:module:function`` that returns the file's content; on Kubernetes also ``name:key`` of a
         secret, or ``create`` to make one for each submission
+    :raises ConfigurationError: if an argument is wrong
     """
 
     _observed: tuple[RunReport, str] | None = None

@@ -79,6 +79,7 @@ class WaitSensor(BaseSensorOperator):
         worker at a task's end, such as asset events and lineage, then does not happen, and Airflow 3.3.2
         hands the task's value on as JSON text
     :param max_consecutive_errors: fail after this many polls in a row that failed for a passing reason
+    :raises ConfigurationError: if an argument is wrong
     """
 
     trigger_class: ClassVar[type[WaitTrigger]]
@@ -365,6 +366,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         it; None for ``on_imbalance`` of the section ``snowpipe`` of Airflow's configuration
     :param poke_interval: seconds between two polls, deferred or not; 5 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = ("targets", "table", "pipe", "database", "schema", "snowflake_conn_id")

@@ -49,6 +49,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
         has no effect on mapped tasks and, before Airflow 3.3, where an argument is a template
     :param poke_interval: seconds between two polls, deferred or not; 15 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
+    :raises ConfigurationError: if an argument is wrong
     """
 
     template_fields: Sequence[str] = (

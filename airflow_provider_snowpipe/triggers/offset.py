@@ -67,6 +67,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     :param account: refuse a connection to another account than this
     :param poll_interval: seconds between two polls
     :param list_interval: seconds between two searches for new channels
+    :raises ConfigurationError: if an argument is wrong
     """
 
     channel: str | None = None
