@@ -146,7 +146,7 @@ class TestPipeBeside:
     def test_files_that_a_pipe_is_about_to_load_are_refused(self):
         refuse_files_for_pipe(PipeBeside(listed(), RUNS, ("x",)), table="T")
         for pending, files, announced, words in [
-            (2, "abc", "", "has 2 files in its queue, of which 'a', 'b', 'c' may"),
+            (2, "abc", "", "has 2 files in its queue, and 'a', 'b', 'c' may"),
             (None, "a", "bcdefgh", "notified of 'b', 'c', 'd', 'e', 'f' and 2 more by"),
             (0, "a", "b", "notified of 'b' by"),
         ]:
