@@ -43,7 +43,7 @@ class StageReference:
 
         :param text: the reference; the ``@`` may be left out
         :param place: database and schema of a stage that is not named with its own; none leaves them out
-        :raises ConfigurationError: if it is no such reference
+        :raises ConfigurationError: if it is not such a reference
         """
         found = _REFERENCE.fullmatch(text.lstrip()) if isinstance(text, str) else None
         if found is None:
