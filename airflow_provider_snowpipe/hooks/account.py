@@ -178,7 +178,7 @@ class AccountHook(BaseHook):
 
         :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
             the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
-        :raises ConfigurationError: if it is not a name of a table
+        :raises ConfigurationError: if it is no name of a table
         """
         target = (*self.database_and_schema(), table)
         given = name or conf.get("snowpipe", "ledger_table", fallback=None)
