@@ -296,7 +296,7 @@ def refuse_files_of_others(
     passes_over: bool = False,
     given: Container[tuple[str, str, str | None]] = (),
 ) -> dict[str, FileLoad]:
-    """Refuse files of which somebody else has put rows into the table, and report who and when.
+    """Refuse files that somebody else has loaded into the table, and report who and when.
 
     :param history: loads into the table, from the oldest
     :param loader: full name of the pipe that is to load them, as load history spells it; None for COPY

@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.streaming.errors import ApiError, SqlError
 from airflow_provider_snowpipe.streaming.http import Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import grant_remedy, quote_url_segment
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
 
 _RUNNING = 202
 _FAILED = (408, 422)
@@ -212,40 +211,14 @@ def _head(statement: str) -> str:
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
 
 
-# -- The columns of a table, asked for over the SQL API by who has no connector --------------------------
+# -- Statements of who has no connector -------------------------------------------------------------------
 #
 # A DataFrame's writer runs where neither Airflow nor the connector need be installed, with the same
-# credentials that it streams with. ``DESCRIBE TABLE`` takes no warehouse, and any right on the table will
-# do.
-
-
-def describe_table(
-    account_url: str,
-    credentials: Credentials,
-    table: str,
-    *,
-    ca_bundle: str | None = None,
-    retry: RetryPolicy | None = None,
-) -> tuple[TableColumn, ...]:
-    """Ask for a table's columns by ``DESCRIBE TABLE``.
-
-    :param table: the table's quoted full name
-    :raises SqlError: if the statement fails, as it does where there is no such table, or takes too long
-    :raises AuthenticationError: if the service refuses the credentials
-    """
-    rows = statement_rows(
-        account_url, credentials, f"DESCRIBE TABLE {table}", ca_bundle=ca_bundle, retry=retry
-    )
-    return columns_of_describe(rows)
+# credentials that it streams with. DESCRIBE and SHOW take no warehouse, and any right on a table will do.
 
 
 def statement_rows(
-    account_url: str,
-    credentials: Credentials,
-    statement: str,
-    *,
-    ca_bundle: str | None = None,
-    retry: RetryPolicy | None = None,
+    account_url: str, credentials: Credentials, statement: str, *, ca_bundle: str | None = None
 ) -> list[dict[str, Any]]:
     """The rows of a statement that needs no warehouse, with the names of its columns in lower case.
 
@@ -254,7 +227,7 @@ def statement_rows(
     :raises AuthenticationError: if the service refuses the credentials
     """
     role = credentials.role if isinstance(credentials, KeyPair) else None
-    client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle, retry=retry)
+    client = StatementClient(account_url, credentials, role=role, ca_bundle=ca_bundle)
     with closing(client):
         return client.rows(statement)
 

@@ -32,13 +32,11 @@ class NdjsonOptions:
     :param binary: text form of binary values, the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, and times out of range
     :param explicit_nulls: True stores NULL; False leaves the field out, so that a column's DEFAULT applies
-    :param timezone: zone of timestamps that have none, None to leave them without
     """
 
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
-    timezone: str | None = None
 
     def __post_init__(self) -> None:
         check_one_of("binary", self.binary, get_args(BinaryFormat))
@@ -131,12 +129,7 @@ class _Column:
 
     def timestamp(self, values: pa.Array) -> pa.Array:
         kind, values = values.type, self.temporal(values)
-        if kind.tz is not None:
-            return values.cast(pa.timestamp(kind.unit, "UTC"))
-        if self.options.timezone is None:
-            return values
-        zoned = pc.assume_timezone(values, self.options.timezone)
-        return zoned.cast(pa.timestamp(kind.unit, "UTC"))
+        return values if kind.tz is None else values.cast(pa.timestamp(kind.unit, "UTC"))
 
     def _checked(self, values: pa.Array, bad: pa.BooleanArray, shown: pa.Array, what: str) -> pa.Array:
         """Refuse the values that JSON has no form for, or make them null."""

@@ -110,5 +110,4 @@ def test_copy_of_one_file(monkeypatch):
         )
         operator.execute(task_context(run, 1, began))
 
-    # Three functions and one file leave what the Snowpipe page shows.
     require(walked(way), "COPY of one file", through="bulk/copy.py", functions=105, files=16, depth=8)

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from airflow_provider_snowpipe.bulk.statement_client import describe_table, statement_rows
+from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
@@ -73,7 +73,7 @@ from airflow_provider_snowpipe.streaming.progress import (
     ListedChannel,
     show_channels,
 )
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_of
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -343,13 +343,17 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     kept = _columns_kept.get(key)
     if kept is not None and time.monotonic() < kept[1]:
         return kept[0]
-    credentials = standing_credentials(options.credentials_file)
-    columns = describe_table(options.account_url, credentials, table, ca_bundle=options.ca_bundle)
+    columns = columns_of_describe(_rows(options, f"DESCRIBE TABLE {table}"))
     if not columns:
         raise ConfigurationError(f"table {table} has no column to compare rows with")
     _columns_kept.clear()
     _columns_kept[key] = (columns, time.monotonic() + _KEPT_SECONDS)
     return columns
+
+
+def _rows(options: WriteOptions, statement: str) -> list[dict[str, Any]]:
+    credentials = standing_credentials(options.credentials_file)
+    return statement_rows(options.account_url, credentials, statement, ca_bundle=options.ca_bundle)
 
 
 # -- A batch that an earlier run has begun, judged as a whole over all its channels before a row is sent --
@@ -481,17 +485,12 @@ def _channels(options: WriteOptions) -> list[str]:
     if options.partitions is not None:
         return [options.channel(number) for number in range(options.partitions)]
     pipe = options.pipe
-    listed = _listed(options, show_channels(pipe))
+    listed = list(map(ListedChannel.from_row, _rows(options, show_channels(pipe))))
     if not listed:  # the pipe is new, or the streaming API takes its name in characters that SQL does not
-        in_schema = _listed(options, f"SHOW CHANNELS IN SCHEMA {full_name(pipe.database, pipe.schema)}")
+        rows = _rows(options, f"SHOW CHANNELS IN SCHEMA {full_name(pipe.database, pipe.schema)}")
+        in_schema = map(ListedChannel.from_row, rows)
         listed = [one for one in in_schema if one.pipe and one.pipe.casefold() == pipe.pipe.casefold()]
     return [one.name for one in listed if one.name.startswith(f"{options.channel_prefix}_")]
-
-
-def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
-    credentials = standing_credentials(options.credentials_file)
-    rows = statement_rows(options.account_url, credentials, statement, ca_bundle=options.ca_bundle)
-    return [ListedChannel.from_row(row) for row in rows]
 
 
 def _begun(options: WriteOptions, status: ChannelStatus, identity: BatchIdentity) -> BatchDigestOffset | None:

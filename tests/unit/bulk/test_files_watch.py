@@ -210,15 +210,14 @@ class TestLoads:
             ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
             ("a.csv", "stages/0a1b/", "a.csv"),
         ]:
-            names = tuple(name_in(files, path, location) for files in (expected, by_prefix))
-            assert names == (found, found if found == "in/a.csv" else None)
+            assert name_in(expected, path, location) == found
+            assert name_in(by_prefix, path, location) == (found if found == "in/a.csv" else None)
 
     def test_with_a_prefix_are_those_that_begin_so(self):
         files = ExpectedFiles((), "day1/", 2)
-        assert name_in(files, "day1/a.csv", "S") == "day1/a.csv"
-        assert name_in(files, "a.csv", "DB.S.STAGE/day1") == "day1/a.csv"
-        assert name_in(files, "day11/a.csv", "S") is None
-        assert name_in(files, "day1/", "S") is None  # stands for the folder
+        for path, location in (("day1/a.csv", "S"), ("a.csv", "DB.S.STAGE/day1")):
+            assert name_in(files, path, location) == "day1/a.csv"
+        assert not any(name_in(files, one, "S") for one in ("day11/a.csv", "day1/"))  # the latter is a folder
         assert files.total == 2
         refused(errors.ConfigurationError, number_of_files, [0, "-1", None, "many"], "count is")
 

@@ -44,7 +44,6 @@ from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.partition import (
     FilePartition,
     begun_unit,
-    committed_unit,
     unit_of,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import (
@@ -440,15 +439,12 @@ class FileSource(Source):
         self._log, self._new = added, []
         return True
 
-    def mark_complete(self, ends: Mapping[str, Offset | None], *, is_all: bool = True) -> None:
+    def mark_complete(self, ends: Mapping[str, Offset | None]) -> None:
         """Write into the log which units are committed, for whoever cleans up, or finds their files gone.
 
-        :param is_all: True where all units of these partitions that were planned are committed, also those
-            without a row behind the last position; False where only those up to it are
+        They are all that were planned, also those without a row behind the last position.
         """
-        planned = {name: self._planned.get(name, 0) for name in ends}
-        reached = {name: min(committed_unit(ends[name]), unit) for name, unit in planned.items()}
-        lasts = planned if is_all else reached
+        lasts = {name: self._planned.get(name, 0) for name in ends}
         self._record(lambda: self._newly_committed(ends, lasts))
         self._clean_up(lasts)
 

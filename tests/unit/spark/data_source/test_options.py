@@ -230,11 +230,11 @@ class TestColumns:
         """The tables that were described, by whom and over which trust; each time there is a column more."""
         calls = []
 
-        def describe(account_url, credentials, table, *, ca_bundle):
-            calls.append((account_url, credentials.bearer(), table, ca_bundle))
-            return tuple(TableColumn(f"C{n}", "TEXT") for n in range(len(calls)))
+        def rows(account_url, credentials, statement, *, ca_bundle):
+            calls.append((account_url, credentials.bearer(), statement, ca_bundle))
+            return [{"name": f"C{n}", "type": "TEXT"} for n in range(len(calls))]
 
-        monkeypatch.setattr(gates, "describe_table", describe)
+        monkeypatch.setattr(gates, "statement_rows", rows)
         return calls
 
     @pytest.fixture
@@ -254,7 +254,7 @@ class TestColumns:
         replace_credentials(file)
         columns()
         assert found == [["C0"], ["C0"], ["C0", "C1"]]
-        table = ('"DB"."S"."T"', "/ca.pem")
+        table = ('DESCRIBE TABLE "DB"."S"."T"', "/ca.pem")
         assert described == [("https://a", who, *table) for who in ("pat-one", "pat-one", "pat-two")]
 
     def test_are_those_of_this_table(self, described, columns):
@@ -265,6 +265,6 @@ class TestColumns:
 
     def test_are_not_asked_for_in_vain_and_none_are_refused(self, described, columns, monkeypatch):
         assert (columns(unknownColumns="ignore"), described) == ([], [])
-        monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
+        monkeypatch.setattr(gates, "statement_rows", lambda *given, **named: [])
         with pytest.raises(ConfigurationError, match=r'"DB"."S"."T"'):
             columns()
