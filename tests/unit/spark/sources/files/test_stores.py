@@ -407,8 +407,14 @@ def test_the_next_files_are_asked_for_while_one_is_read_and_each_once(hdfs):
     for line in lines:
         hdfs.put(f"/in/eu/{int(line)}.ndjson", line)
     (partition,) = open_source(FileSource(path=f"{hdfs.url}/in"), "fail").partitions()
-    parts = partition.read(partition.resume(None), BatchLimits())
+
+    def asked():
+        return [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN"))
+
+    partition.expect(begin := partition.resume(None))
+    wait_until(lambda: asked() == 1)
+    parts = partition.read(begin, BatchLimits())
     found = [bytes(next(parts).body)]
-    wait_until(lambda: [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 11)
+    wait_until(lambda: asked() == 11)
     assert found + [bytes(part.body) for part in parts] == lines
-    assert [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 20
+    assert asked() == 20
