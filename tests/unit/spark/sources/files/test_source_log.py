@@ -171,12 +171,13 @@ class Histories(stateful.RuleBasedStateMachine):
         form = {"type": "ndjson", "growing": self.growing}
         self.loads.use(format=form, after_commit=policy, archive_path=path)
 
-    @stateful.precondition(lambda self: self.files())
+    @stateful.precondition(lambda self: self.files() and self.green)
     @stateful.rule(data=st.data(), seconds=st.integers(-9, 9))
     def skew(self, data: st.DataObject, seconds: int) -> None:
-        """Give a file the time of another clock."""
+        """Give a file the time of another clock; one that got another name as well would be a new file."""
         path = self.file(data)
         os.utime(path, ns=(0, path.stat().st_mtime_ns + seconds * 10**9))
+        self.run(None, False)
 
     @stateful.precondition(lambda self: [*self.folder.glob(f"{LOG_FOLDER}/*/e*")])
     @stateful.rule()
