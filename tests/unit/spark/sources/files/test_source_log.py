@@ -174,10 +174,10 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: self.files() and self.green)
     @stateful.rule(data=st.data(), seconds=st.integers(-9, 9))
     def skew(self, data: st.DataObject, seconds: int) -> None:
-        """Give a file the time of another clock; one that got another name as well would be a new file."""
+        """Give a file the time of another clock; it keeps its name, or would be a new file."""
         path = self.file(data)
+        self.replaced.setdefault(path, (path.read_bytes(), path.stat()))
         os.utime(path, ns=(0, path.stat().st_mtime_ns + seconds * 10**9))
-        self.run(None, False)
 
     @stateful.precondition(lambda self: [*self.folder.glob(f"{LOG_FOLDER}/*/e*")])
     @stateful.rule()
@@ -190,11 +190,11 @@ class Histories(stateful.RuleBasedStateMachine):
         if not last.exists():
             last.write_bytes(data)
 
-    @stateful.precondition(lambda self: any(path.exists() for path in self.replaced))
+    @stateful.precondition(lambda self: self.replaced)
     @stateful.rule(data=st.data())
     def bring_back(self, data: st.DataObject) -> None:
         """Put the former content back, with its time."""
-        path = data.draw(st.sampled_from(sorted(path for path in self.replaced if path.exists())))
+        path = data.draw(st.sampled_from(sorted(self.replaced)))
         content, found = self.replaced.pop(path)
         path.write_bytes(content)
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -233,6 +233,7 @@ class Histories(stateful.RuleBasedStateMachine):
             self.loads.run(dies_after, other if races else None)
         except SnowpipeError:
             return
+        self.replaced = {path: one for path, one in self.replaced.items() if path.exists()}
         self.green = dies_after is None and not races
         if dies_after is None:
             assert there <= set(self.loads.table), "rows are lost"
