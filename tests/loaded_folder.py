@@ -104,7 +104,6 @@ class Loaded:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     kept: dict[str, str] = {}
-
     variable = SimpleNamespace(
         get=lambda key, default=None: kept.get(key, default),
         set=lambda key, value, description=None: kept.update({key: value}),

@@ -6,6 +6,7 @@ import getpass
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -87,6 +88,9 @@ def test_what_hadoop_refuses_and_changes_is_named(url: str, monkeypatch: pytest.
     names = ["a b/c%20d", "a b/ü", "h#ash", "q?m=1", "pl+us"]
     storage = storage_of(f"{url}/names")
     assert [storage.create(one, one.encode()) for one in (*names, names[0])] == [True] * 5 + [False]
+    with ThreadPoolExecutor(8) as racing:
+        won = racing.map(lambda writer: storage_of(f"{url}/race").create("1", b"%d" % writer), range(8))
+        assert sum(won) == 1
     listed = {one.name: one for one in storage.files()}
     assert {one: storage.open(storage.path(one)).read() for one in listed} == {
         one: one.encode() for one in names

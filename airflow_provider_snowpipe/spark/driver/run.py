@@ -104,15 +104,18 @@ class Run:
         :raises SourcePositionError: if the source is not there, or not where the channels have come to
         :raises OffsetTokenError: if a committed token does not parse
         """
-        self._client.pipe_info()
-        for _ in range(_MOST_PLANS):
-            source = self._open_source().with_spark(self._session)
-            self._take_partitions(source)
-            self._rows_before = self._earlier().hand_over(self._own(), self._check)
-            if self._rows_before:
-                self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
-            if self._claims(source):
-                return
+        with ThreadPoolExecutor(1) as pool:
+            pipe = pool.submit(self._client.pipe_info)
+            for _ in range(_MOST_PLANS):
+                source = self._open_source().with_spark(self._session)
+                found = source.partitions()
+                pipe.result()
+                self._take_partitions(source, found)
+                self._rows_before = self._earlier().hand_over(self._own(), self._check)
+                if self._rows_before:
+                    self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
+                if self._claims(source):
+                    return
         raise SourceUnavailableError(
             f"source {self._plan.source.address!r}: other runs have written its log {_MOST_PLANS} times "
             "while this one was planned. Nothing was sent; run again"
@@ -128,7 +131,7 @@ class Run:
         source = self._open_source().without_spark()
         if source is None:
             return False
-        self._take_partitions(source)
+        self._take_partitions(source, source.partitions())
         latest = time.monotonic() + _QUICK_SECONDS
         for name, partition in self._partitions.items():
             if not isinstance(partition, SourcePartition) or time.monotonic() > latest:
@@ -248,11 +251,11 @@ class Run:
             for name, position in self._committed.items()
         }
 
-    def _take_partitions(self, source: Source) -> None:
-        """List the partitions, and hold the committed positions against them."""
+    def _take_partitions(self, source: Source, partitions: Iterable[Partition]) -> None:
+        """Hold the committed positions against the partitions."""
         plan = self._plan
         self._source = source
-        self._partitions = {plan.channel(one.name): one for one in source.partitions()}
+        self._partitions = {plan.channel(one.name): one for one in partitions}
         self._sources = {name: self._settings.source_of(one) for name, one in self._partitions.items()}
         self._take_statuses(self._client.channel_statuses(list(self._partitions)))
         for name, start in self._found.items():

@@ -129,6 +129,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
         resume_at = work.resume_at if committed == work.committed else partition.resume(committed)
         return iter(()) if resume_at is None else partition.read(resume_at, settings.limits)
 
+    partition.expect(work.resume_at)  # the channel is opened meanwhile
     return load_channel(
         settings,
         token,

@@ -43,10 +43,8 @@ def watch(*names, since=T0, **options):
 
 def test_complete_only_when_the_last_file_is_loaded():
     waiting = watch("a", "b")
-
     first = waiting.see(PolledLoads([load("a"), load("other")]), 0)
     second = waiting.see(PolledLoads([load("b", rows_loaded=3)]), 1)
-
     assert (first.state, str(first)) == (WaitState.WAITING, "1 of 2 files loaded; missing: 'b'")
     assert second.state is WaitState.COMPLETE
     assert list(second.results) == ["a", "b"]
@@ -72,10 +70,8 @@ def test_the_newest_load_counts_and_none_before_the_timestamp():
 
 def test_a_failure_has_the_first_error():
     error = FirstError("Numeric value 'x'\n is not recognized.", 3, 5, '"T"["ID":1]')
-
     bad = load("b", "LOAD_FAILED", rows_parsed=7, first_error=error)
     verdict = watch("a", "b").see(PolledLoads([bad]), 0)
-
     assert (verdict.state, verdict.reason) == (WaitState.FAILED, FilesFailure.LOAD_FAILED)
     assert "1 of 2 files did not load: 'b' is LOAD_FAILED with 0 of 7 rows: Numeric value" in verdict.message
     assert '(line 3, character 5, column "T"["ID":1]). Fix the files' in verdict.message
@@ -97,9 +93,7 @@ def test_what_is_accepted_is_chosen():
 def test_the_end_of_the_time_names_what_is_missing():
     waiting = watch(*(f"f{number:02}" for number in range(13)))
     waiting.see(PolledLoads([load("f00")]), 0)
-
     verdict = waiting.expired(60)
-
     assert verdict.reason is FilesFailure.TIMEOUT
     assert "1 of 13 files loaded after 60 s; missing: 'f01', " in verdict.message
     assert "'f05' and 7 more. See whether" in verdict.message
@@ -117,12 +111,10 @@ class TestErrors:
 
     def test_passing_ones_are_counted_in_a_row(self):
         waiting = watch("a")
-
         assert "poll failed (1 in a row): overloaded" in str(waiting.see(self.OUTAGE, 0))
         waiting.see(PolledLoads(), 1)
         assert [waiting.see(self.OUTAGE, at).state for at in (2, 3)] == [WaitState.WAITING] * 2
         verdict = waiting.see(PolledLoads(error=OSError("gone")), 4)
-
         assert verdict.reason is FilesFailure.TOO_MANY_ERRORS
         assert verdict.message == "3 polls in a row failed, the last: OSError: gone"
 

@@ -276,10 +276,8 @@ class TestUsage:
     def test_seconds_are_summed_by_size_of_the_warehouse_as_far_back_as_history_knows(self):
         times = [("X-Small", 1500), ("X-Small", 500), ("2X-Large", 30_000)]
         sql = Sql(*({"warehouse_size": size, "execution_time": time} for size, time in times))
-
         found = load_history.warehouse_seconds(sql, 'A"B', "tag", ago(hours=1), NOW)
         load_history.warehouse_seconds(sql, "D", "tag", ago(days=30), NOW)
-
         assert found == {"X-SMALL": 2.0, "2X-LARGE": 30.0}
         (statement, values), (_, further) = sql.asked
         assert 'TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY(' in statement

@@ -137,9 +137,7 @@ def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path, count
     for number in range(count):
         (tmp_path / "in" / f"{number:05}.ndjson").write_text("{}\n")
     source = SourceFiles([str(tmp_path / "in")])
-
     paths = stage(source)._here(source.find(), tmp_path / "brought", FORM)
-
     assert paths == [str(tmp_path / "in" / f"{number:05}.ndjson") for number in range(count)]
     assert list((tmp_path / "brought").iterdir()) == []
 

@@ -218,10 +218,17 @@ class TestLateFiles:
         path, why = load.operator(path="auto")._choice({"backfill": True}).path()
         assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
 
-    def test_committed_files_are_cleaned_up(self, load: Load) -> None:
-        load.run("r2", source={"path": str(load.folder), "after_commit": "delete"})
-        assert list((load.folder / "a").iterdir()) == []
-        load.assert_every_row_is_there_once()
+
+@pytest.mark.parametrize("path", ["copy", "pipe"])
+def test_committed_files_are_cleaned_up_after_their_retention(any_load: MakeLoad, path: str) -> None:
+    load = any_load("in", path)
+    load.write("a", "1.ndjson")
+    source = {"path": str(load.folder), "after_commit": "delete"}
+    load.run(source=source | {"retention": 3600})
+    assert list((load.folder / "a").iterdir()) != []
+    load.run("r2", source=source)
+    assert list((load.folder / "a").iterdir()) == []
+    load.assert_every_row_is_there_once()
 
 
 class TestChoice:

@@ -78,9 +78,7 @@ def test_descendants_end_with_the_process(script, monkeypatch):
     process = _start(script)
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
-
     stop_process_tree(process)
-
     assert process.poll() is not None
     stop_process_tree(process)
     wait_until(lambda: not any(map(runs, family)), seconds=60, what="the end of all that was killed")

@@ -205,9 +205,7 @@ class TestWhoMaySee:
 
     def test_a_page_runs_no_other_script_and_nobody_keeps_it(self, get, service, service_connection):
         service.on("bulk-channel-status", statuses(c="a:1"))
-
         answer = get("channel", service_connection, **SCRIPTED, channel="c")
-
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
         (script,) = re.findall("<script>(.*?)</script>", answer.text, re.DOTALL)

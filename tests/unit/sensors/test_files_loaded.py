@@ -48,10 +48,8 @@ def test_no_file_is_nothing_to_wait_for(files, deferrable):
 def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch):
     install(FakeAccount(), monkeypatch)
     before = time.time()
-
     with pytest.raises(TaskDeferred) as deferred:
         make(deferrable=True, timeout=1_000).execute({"ti": TaskInstance()})
-
     deadline = deferred.value.trigger.deadline
     assert before + 1_000 <= deadline <= time.time() + 1_000
     assert deferred.value.timeout == timedelta(seconds=1_120)  # the trigger's limit is before Airflow's

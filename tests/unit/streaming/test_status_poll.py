@@ -100,7 +100,6 @@ def test_three_hundred_waiters_cost_one_request_for_each_hundred_channels(pipe):
         return await asyncio.gather(*(polling(poll, f"c{number % 150}", 3) for number in range(300)))
 
     results = run(main())
-
     assert [len(names) for names in pipe.asked[:6]] == [100, 50] * 3
     assert len(pipe.asked) in (6, 8)
     assert (pipe.clients, pipe.closed) == (1, 1)
@@ -159,7 +158,6 @@ def test_a_connection_that_cannot_be_made_is_tried_again(pipe):
         return pipe
 
     found = run(poll_repeatedly(StatusPoll(connect), ["c"], 3, interval=0.02))
-
     assert [polled.errors.get("c") for polled in found] == [*failures, None]
 
 

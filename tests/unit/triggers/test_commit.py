@@ -113,9 +113,7 @@ class TestSharing:
         stalls = {"targets": {"c0": "a:9"}, "stall_timeout": 0.05}
         wrong = [{"targets": {"nobody": "a:1"}}, {"targets": "[]"}, stalls]
         failing = [make(service_connection, poll_interval=0.1, **options) for options in wrong]
-
         found = run_all(*failing, *good)
-
         assert [one.get("reason") for one in found[:3]] == ["channel_missing", "configuration", "stalled"]
         assert {one["status"] for one in found[3:]} == {"success"}
 

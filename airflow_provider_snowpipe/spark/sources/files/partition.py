@@ -6,13 +6,14 @@ import datetime as dt
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, SourcePartition
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock, may_grow, reader_of
 from airflow_provider_snowpipe.spark.sources.files.listing import refuse_replaced
 from airflow_provider_snowpipe.spark.sources.files.log import NO_ROWS
-from airflow_provider_snowpipe.spark.sources.files.remote_storage import read_ahead
+from airflow_provider_snowpipe.spark.sources.files.remote_storage import expect, read_ahead
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ROW_NUMBER,
     ByDirectory,
@@ -195,6 +196,11 @@ class FilePartition(SourcePartition[Resume]):
             file.size - file.start <= (most if is_plain or may_grow(file, form) else most // 8)
             for file in files
         )
+
+    def expect(self, resume_at: Resume) -> None:
+        """Ask for the first range that is read."""
+        for file, start in islice(files_to_read(self.group, resume_at), 1):
+            expect(file, start.offset, has_footer=isinstance(self.spec.form, ColumnFormat))
 
     def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows as blocks of NDJSON, unit after unit."""

@@ -95,15 +95,24 @@ def read_ahead(
     """
     ahead = deque[tuple[SourceFile, _T]]()
     for file, start in files:
-        if ahead and file.version and isinstance(file.storage, RemoteStorage):
-            position = max(file.size - _FIRST_BYTES, 0) if has_footer else file.start
-            file.storage.expect(file.path, file.version, file.size, position)
+        if ahead:
+            expect(file, file.start, has_footer=has_footer)
         ahead.append((file, start))
         while len(ahead) > _FILES_AHEAD or (
             len(ahead) > 1 and sum(one.size for one, _ in ahead) > _BYTES_AHEAD
         ):
             yield ahead.popleft()
     yield from ahead
+
+
+def expect(file: SourceFile, position: int, *, has_footer: bool) -> None:
+    """Ask for the first range of a file in a store that is opened soon.
+
+    :param has_footer: True where it is the last one of the file, wherever reading begins then
+    """
+    if file.version and isinstance(file.storage, RemoteStorage):
+        position = max(file.size - _FIRST_BYTES, 0) if has_footer else position
+        file.storage.expect(file.path, file.version, file.size, position)
 
 
 def rewritten(path: str) -> SourcePositionError:

@@ -117,8 +117,10 @@ class Histories(stateful.RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self._temporary.name)
-        self.loads = Loads(self.folder, format={"type": "ndjson", "growing": self.growing})
+        self.folder = Path(self._temporary.name, "in")
+        self.folder.mkdir()
+        self.loads = Loads(self.folder)
+        self.clean("keep")
         self.ids = 0
         self.green = False
         self.replaced: dict[Path, tuple[bytes, os.stat_result]] = {}
@@ -161,6 +163,32 @@ class Histories(stateful.RuleBasedStateMachine):
         rows = path.read_bytes().count(b"\n") + longer
         path.write_bytes(self.lines(max(0, rows)))
         self.green = False
+
+    @stateful.rule(policy=st.sampled_from(["keep", "archive", "delete"]))
+    def clean(self, policy: str) -> None:
+        """Choose what becomes of files whose rows are committed."""
+        path = str(self.folder.with_name("done")) if policy == "archive" else None
+        form = {"type": "ndjson", "growing": self.growing}
+        self.loads.use(format=form, after_commit=policy, archive_path=path)
+
+    @stateful.precondition(lambda self: self.files() and self.green)
+    @stateful.rule(data=st.data(), seconds=st.integers(-9, 9))
+    def skew(self, data: st.DataObject, seconds: int) -> None:
+        """Give a file the time of another clock; it keeps its name, or would be a new file."""
+        path = self.file(data)
+        self.replaced.setdefault(path, (path.read_bytes(), path.stat()))
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + seconds * 10**9))
+
+    @stateful.precondition(lambda self: [*self.folder.glob(f"{LOG_FOLDER}/*/e*")])
+    @stateful.rule()
+    def lose_an_entry(self) -> None:
+        """Lose the log's last entry; it comes back where that is refused."""
+        last = max(self.folder.glob(f"{LOG_FOLDER}/*/e*"))
+        data = last.read_bytes()
+        last.unlink()
+        self.run(None, False)
+        if not last.exists():
+            last.write_bytes(data)
 
     @stateful.precondition(lambda self: self.replaced)
     @stateful.rule(data=st.data())
@@ -205,6 +233,7 @@ class Histories(stateful.RuleBasedStateMachine):
             self.loads.run(dies_after, other if races else None)
         except SnowpipeError:
             return
+        self.replaced = {path: one for path, one in self.replaced.items() if path.exists()}
         self.green = dies_after is None and not races
         if dies_after is None:
             assert there <= set(self.loads.table), "rows are lost"
@@ -339,6 +368,11 @@ class TestOtherLoads:
         with pytest.raises(SnowpipeError, match=r"loaded into this table|another binding"):
             other.run()
         assert other.table == []
+
+    def test_of_a_file_by_a_second_link_are_refused(self, loads):
+        (loads.folder / "eu/b.ndjson").hardlink_to(loads.write("eu/a.ndjson", 1))
+        with pytest.raises(SnowpipeError, match="twice"):
+            loads.run()
 
     def test_of_the_same_files_by_another_log_are_refused(self, loads, tmp_path_factory):
         loads.load(a=1)

@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage_options import option
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.azure_service import ACCOUNT, KEY, azure_service
 from tests.disturbed_store import wire_to
 from tests.fake_webhdfs import fake_webhdfs, web_connection
@@ -132,6 +133,26 @@ def test_a_file_is_created_listed_and_read_whatever_its_name_is(store, name):
         storage.delete(gone)
     with pytest.raises(FileNotFoundError):
         storage.read(whole)
+
+
+def test_a_file_that_grows_is_read_on_and_a_copy_is_another_one(store):
+    spec = FileSource(path=store.url, format={"type": "ndjson", "growing": True})
+
+    def lines(committed=None):
+        source = open_source(spec, "fail", store.secrets).for_target("account/pipe")
+        (partition,) = source.partitions()
+        assert source.claim({"eu": partition}, {"eu": committed})
+        parts = [*partition.read(partition.resume(committed), BatchLimits())]
+        return b"".join(bytes(part.body) for part in parts), parts[-1].end
+
+    store.put("eu/a.ndjson", b'{"N": 1}\n{"N"')
+    first = UnitOffset(1, "a.ndjson", 1)
+    assert lines() == (b'{"N": 1}\n', first)
+    store.put("eu/a.ndjson", b'{"N": 1}\n{"N": 2}\n')
+    store.put("eu/b.ndjson", b'{"N": 1}\n')
+    read, end = lines(first)
+    assert sorted(read.splitlines()) == [b'{"N": 1}', b'{"N": 2}']
+    assert end == UnitOffset(3, "b.ndjson", 1)
 
 
 def test_a_listing_goes_as_deep_as_it_is_asked_to(store, tmp_path):
@@ -407,8 +428,14 @@ def test_the_next_files_are_asked_for_while_one_is_read_and_each_once(hdfs):
     for line in lines:
         hdfs.put(f"/in/eu/{int(line)}.ndjson", line)
     (partition,) = open_source(FileSource(path=f"{hdfs.url}/in"), "fail").partitions()
-    parts = partition.read(partition.resume(None), BatchLimits())
+
+    def asked():
+        return [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN"))
+
+    partition.expect(begin := partition.resume(None))
+    wait_until(lambda: asked() == 1)
+    parts = partition.read(begin, BatchLimits())
     found = [bytes(next(parts).body)]
-    wait_until(lambda: [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 11)
+    wait_until(lambda: asked() == 11)
     assert found + [bytes(part.body) for part in parts] == lines
-    assert [one[:3] for one in hdfs.requests].count(("data", "GET", "OPEN")) == 20
+    assert asked() == 20

@@ -92,9 +92,7 @@ def test_metadata_columns_come_before_the_fields_of_the_value():
 
 def test_record_metadata_is_the_object_that_the_connector_writes():
     made = writer(value_column="RECORD_CONTENT", record_metadata="RECORD_METADATA")
-
     part = made.part(records_of([b'{"A":1}', b"2"], keys=[b"k", None], headers=[[("h", b"v")], None]))
-
     assert made.fields == {"timestamp", "key", "headers"}
     both = {"topic": "orders", "partition": 3, "CreateTime": 1700000000123}
     first = {**both, "offset": 10, "key": "k", "headers": {"h": "v"}}
