@@ -110,7 +110,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_or_does_not_end(tmp_path, monke
         assert (test, found) == (test, outcome), (tmp_path / "log").read_text()
 
 
-def test_a_mutant_that_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatch):
+def test_a_mutant_that_ruff_or_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(REPOSITORY / "scripts")
     (tmp_path / "pyproject.toml").write_text("[tool.mypy]\nstrict = true\n")
@@ -126,8 +126,8 @@ def test_a_mutant_that_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatc
             f"---\n+++\n@@ -2,2 +2,2 @@\n def f(x: int) -> int:\n-    return x + 1\n+    return {new}",
             new,
         )
-        for new in ("x - 1", "None", "x + 2")
+        for new in ("x - 1", "None", "x + 2", "x + len(f'')")
     ]
-    outcomes = mutants.typed(found, "p", tmp_path / "types")
-    assert [one.outcome for one in outcomes] == ["survived", "types", "survived"]
+    outcomes = mutants.checked(found, "p", tmp_path / "types")
+    assert [one.outcome for one in outcomes] == ["survived", "types", "survived", "lint"]
     assert "        return x - 1\n" in found[0].placed((tmp_path / "p/m.py").read_text())
