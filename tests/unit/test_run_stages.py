@@ -118,16 +118,9 @@ def test_a_mutant_that_ruff_or_strict_types_refuse_cannot_be_merged(tmp_path, mo
     (tmp_path / "p/m.py").write_text(
         "class A:\n    @staticmethod\n    def f(x: int) -> int:\n        return x + 1\n"
     )
-    found = [
-        mutants.Mutant(
-            "m",
-            "A.f",
-            "survived",
-            f"---\n+++\n@@ -2,2 +2,2 @@\n def f(x: int) -> int:\n-    return x + 1\n+    return {new}",
-            new,
-        )
-        for new in ("x - 1", "None", "x + 2", "x + len(f'')")
-    ]
+    diff = "---\n+++\n@@ -2,2 +2,2 @@\n def f(x: int) -> int:\n-    return x + 1\n+    return "
+    changes = ("x - 1", "None", "x + 2", "x + len(f'')")
+    found = [mutants.Mutant("m", "A.f", "survived", diff + new, new) for new in changes]
     outcomes = mutants.checked(found, "p", tmp_path / "types")
     assert [one.outcome for one in outcomes] == ["survived", "types", "survived", "lint"]
     assert "        return x - 1\n" in found[0].placed((tmp_path / "p/m.py").read_text())
