@@ -2,8 +2,9 @@
 
     python scripts/mutants.py [MODULE]…                 the exactly-once core, or modules: streaming/progress
     python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``;
-                                                        those that live meet strict types (``type_round.py``)
-                                                        and then the integration tests (``second_round.py``)
+                                                        those that live meet ruff and strict types
+                                                        (``static_round.py``), then the integration tests
+                                                        (``second_round.py``)
 
 It runs in the folder of a distribution, whose tests/mutants.toml has the modules of the core, and whose
 pyproject.toml has ``[tool.mutmut]``: the tests, and what is left as it is. mutmut makes the mutants in a copy
@@ -46,8 +47,8 @@ BESIDE = (
 )
 """Unit tests of what stands on the folders of ``SAMPLED``."""
 SECONDS = 2.0
-# mutmut's words for an outcome, that of the types and that of the second round; others are no verdict.
-KILLED = ("killed", "timeout", "segfault", "types", "integration")
+# mutmut's words for an outcome, those of the static round and that of the second; others are no verdict.
+KILLED = ("killed", "timeout", "segfault", "lint", "types", "integration")
 SURVIVED = ("survived", "no tests")
 
 
@@ -234,15 +235,17 @@ def run(
         names = sample.of([key for _, key, _ in mutants()])
     CollectedOnce.seconds = SECONDS
     tried = outcomes(names)
-    # On a busy machine a worker may end without an answer.
-    if again := tuple(key for key, (_, status) in tried.items() if status not in KILLED + SURVIVED):
+    # On a busy machine a worker may end without an answer, and tests take longer.
+    settings.timeout_constant *= 3
+    sure = (*SURVIVED, *(word for word in KILLED if word != "timeout" or not sample))
+    if again := tuple(key for key, (_, status) in tried.items() if status not in sure):
         tried = outcomes(again)
     return [described(key, *outcome) for key, outcome in tried.items()]
 
 
-def typed(found: Sequence[Mutant], package: str, folder: Path) -> list[Mutant]:
-    """Show those that live to mypy."""
-    from type_round import refused
+def checked(found: Sequence[Mutant], package: str, folder: Path) -> list[Mutant]:
+    """Show those that live to ruff and to mypy."""
+    from static_round import linted, refused
 
     print(f"{'first round':34} {counts(found)}", flush=True)
     alive: dict[str, list[Mutant]] = {}
@@ -251,15 +254,16 @@ def typed(found: Sequence[Mutant], package: str, folder: Path) -> list[Mutant]:
             alive.setdefault(one.module, []).append(one)
     texts = {module: Path(package, f"{module}.py").read_text() for module in alive}
     changed = {module: [one.placed(texts[module]) for one in own] for module, own in alive.items()}
-    wrong = {alive[module][place].key for module, place in refused(package, changed, folder)}
-    return [replace(one, outcome="types") if one.key in wrong else one for one in found]
+    rounds = {"lint": linted(package, changed), "types": refused(package, changed, folder)}
+    wrong = {alive[module][place].key: word for word, places in rounds.items() for module, place in places}
+    return [replace(one, outcome=wrong.get(one.key, one.outcome)) for one in found]
 
 
 def met_again(found: Sequence[Mutant], package: str, folder: Path, processes: int) -> list[Mutant]:
     """Show those that live to the integration tests."""
     from second_round import second_round
 
-    print(f"{'and types':34} {counts(found)}", flush=True)
+    print(f"{'lint and types':34} {counts(found)}", flush=True)
     alive = [one.key for one in found if one.outcome in SURVIVED]
     outcomes = second_round(package, alive, folder, processes)
     return [replace(one, outcome=outcomes.get(one.key, one.outcome)) for one in found]
@@ -338,7 +342,7 @@ def main() -> int:
         os.environ["TMPDIR"] = folder
         found = run(package, files, tests, sample, options.processes)
         if sample:
-            found = typed(found, package, Path(folder, "types"))
+            found = checked(found, package, Path(folder, "types"))
             found = met_again(found, package, Path(folder), options.processes)
     sources = {one.module: Path(package, f"{one.module}.py").read_text() for one in found}
     report, passed = judge(found, shares, sources)

@@ -8,7 +8,7 @@ Then each mutant meets, in a process of its own, the tests of the files that rea
 that reach it themselves, and the quickest, as many as took ``SECONDS`` together. Before them come unit tests
 in the same way: some were too long for the first round, and what runs when a module is imported had run
 before that forked. A mutant is killed when a test fails or when they take three times as long, and ``START``
-for what starts: Spark, a service, a broker.
+for what starts: Spark, a service, a broker; longer where more processes run than there are processors.
 
 pytest loads this file as a plugin, too.
 """
@@ -130,6 +130,7 @@ def second_round(package: str, keys: Sequence[str], folder: Path, processes: int
     def outcome(key: str) -> str:
         tests = notes.tests_of(key)
         limit = START + 3 * sum(notes.seconds[test] for test in tests)
+        limit *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         return _outcome(key, tests, folder / f"{key}.log", limit) if tests else "no tests"
 
     with ThreadPoolExecutor(processes) as pool:

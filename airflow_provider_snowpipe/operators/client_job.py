@@ -140,7 +140,6 @@ class DriverMemory:
         self._store = values.get("task_state_store") if durable else None
         self._try_number = max(1, getattr(values.get("ti"), "try_number", 1))
         self._max_tries = getattr(values.get("ti"), "max_tries", None)
-        self._run_began = getattr(values.get("dag_run"), "start_date", None)
 
     def location(self) -> DriverLocation | None:
         """Where the try before put its driver, None if there was none or it ended in order."""

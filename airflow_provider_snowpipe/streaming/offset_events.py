@@ -142,8 +142,7 @@ class OffsetWatch:
         moved = self._moved()
         if moved:
             return self._step(moved, {})
-        changed = any(self.watermark.channels.get(name) != mark for name, mark in self._seen.items())
-        return Step(self._now()) if changed else None
+        return None if self._now() == self.watermark else Step(self._now())
 
     def _moved(self) -> list[str]:
         return [name for name, mark in self._seen.items() if _has_moved(self._reported(name), mark)]

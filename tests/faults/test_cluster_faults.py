@@ -107,7 +107,6 @@ def test_a_job_is_exact_though_the_authors_context_speculates(
         finally:
             deeds.release()
         loading.result()
-
     assert_exact(job)
 
 

@@ -101,7 +101,6 @@ def test_a_run_ends_with_the_reason_and_the_next_one_goes_on(
     job: SparkJob, fail: Callable[[SparkJob], Finished], error: str
 ) -> None:
     failed = fail(job)
-
     assert failed.code == 1
     assert failed.report is not None
     assert failed.report.error_type == error

@@ -88,7 +88,6 @@ class TestSizes:
         target = 200_000
         query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(20000)"
         done = bulk.load(source={"query": query}, target_file_bytes=target, keep_files=True)
-
         sizes = [
             int(row["size"])
             for row in bulk.service.sql(f"LIST @{bulk.stage}")

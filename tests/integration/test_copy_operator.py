@@ -78,7 +78,6 @@ class TestFiles:
         target.put({"in/a.csv": "1,x\n"})
         runs = [target.copy(run=run)["rows_loaded"] for run in ("r1", "r2")]
         target.put({"in/a.csv": "2,long\n"})
-
         assert (runs, target.ids()) == ([1, 0], [1])
         with pytest.raises(AirflowFailException, match="long"):
             target.copy(run="r3")
@@ -189,7 +188,6 @@ class TestOncePerRun:
             operator.execute(target.context())
         trigger: Any = deferred.value.trigger
         event = event_of(trigger)
-
         assert event == {"status": "ended", "message": ""}
         assert trigger.statement.count("'") == 2, "only the stage is a literal"
         done = operator.execute_complete(target.context(), event, **deferred.value.kwargs)

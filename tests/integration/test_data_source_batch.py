@@ -44,15 +44,12 @@ def _positions(tokens):
 def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
     options = door.options(partitions=2, batchId=7)
     _write(_rows(spark, range(1000)), options)
-
     assert door.ids("P = 'a'") == list(range(0, 1000, 2))
     assert door.ids("P = 'b'") == list(range(1, 1000, 2))
     before = door.tokens(0, 1)
     assert sum(position.row for position in _positions(before)) == 1000
     assert {(position.batch, position.final) for position in _positions(before)} == {(7, True)}
-
     _write(_rows(spark, range(1000)), options)
-
     assert len(door.ids()) == 1000
     assert door.tokens(0, 1) == before
 

@@ -88,9 +88,7 @@ def test_a_repeated_batch_whose_channels_have_expired_is_refused(stream, tmp_pat
     with stream.door.service.client(stream.door.table) as client:
         for part in (0, 1):
             client.drop_channel(f"{stream.door.prefix}_{part}")
-
     with pytest.raises(StreamingQueryException) as refused:
         stream.run()
-
     assert "SourcePositionError" in our_error(refused.value)
     assert sorted(stream.door.ids()) == list(range(10))

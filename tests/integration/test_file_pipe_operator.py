@@ -93,7 +93,6 @@ class TestCreate:
         (shown,) = show(target)
         assert (shown["integration"], shown["error_integration"]) == ("EVENTS", "ERRORS")
         assert not create(target, **given)["changed"]
-
         act(target, "alter", comment="new", error_integration="OTHERS")
         (shown,) = show(target)
         assert (shown["comment"], shown["error_integration"]) == ("new", "OTHERS")
@@ -109,7 +108,6 @@ class TestChange:
         target.put({"a.csv": "1,x\n"})
         paused = act(target, "pause")
         target.submit("a.csv")
-
         assert paused["status"]["execution_state"] == "PAUSED"
         assert not act(target, "pause")["changed"]
         waiting = act(target, "status")["status"]
@@ -153,7 +151,6 @@ class TestRefresh:
         wait_for_rows(target, [1, 2])
         options = {"file_format": {"type": "CSV", "trim_space": True}}
         create(target, options=options, if_exists="replace")
-
         with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*replaced"):
             act(target, "refresh")
         assert target.ids() == [1, 2]

@@ -97,6 +97,5 @@ def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTa
     event = event_of(deferred.value.trigger)
     resumed = operator(target, files=["a.csv", "b.csv"], deferrable=True)
     done = resumed.execute_complete(task_context("r2"), event=event, **(deferred.value.kwargs or {}))
-
     assert (done["loads"], done["loaded_before"]) == ({"b.csv": LOADED}, {"a.csv": LOADED})
     assert done["rows_loaded"] == 1

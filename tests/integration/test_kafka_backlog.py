@@ -91,7 +91,6 @@ class TestOperators:
         choice = backlog.load()._choice({"freshness": 60})
         shape = choice.shape
         producer.commit_transaction(30)
-
         assert shape is not None
         assert (shape.rows, shape.partitions, shape.freshness) == (26, 3, 60)
         assert choice.path() == ("stream", None)

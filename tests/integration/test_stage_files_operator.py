@@ -76,7 +76,6 @@ class TestSources:
         store, folder = fsspec.filesystem("memory"), f"/landing/{target.table}"
         store.pipe({f"{folder}/ny/a.csv": b"1,x\n", f"{folder}/b.csv": b"2,x\n"})
         done = stage(target, f"memory://{folder}")
-
         assert done["files"] == ["b.csv", "ny/a.csv"]
         assert listed(target) == {"b.csv": 4, "ny/a.csv": 4}
         store.pipe({f"{folder}/b.csv": b"2,y\n"})

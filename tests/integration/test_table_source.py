@@ -96,9 +96,7 @@ def test_timestamp_key_resumes_within_a_microsecond(loads):
     loads.write("a.parquet", range(3), AT=pa.array(at[:3], pa.timestamp("us", "UTC")))
     (first,) = loads.load(spec)
     loads.write("b.parquet", [3], AT=pa.array(at[3:], pa.timestamp("us", "UTC")))
-
     (second,) = loads.load(spec)
-
     assert (first.to_token, first.rows) == ("2024-03-01T00:00:00.000000Z", 3)
     assert (second.to_token, second.rows) == ("2024-03-01T00:00:00.000001Z", 1)
     assert loads.ids == [0, 1, 2, 3]
@@ -129,7 +127,6 @@ def test_row_that_came_late_is_refused_and_a_committed_one_that_is_gone_is_refus
     loads.write("b.parquet", [4, 5])
     with pytest.raises(SourcePositionError, match="2 rows"):
         loads.load()
-
     (loads.rows / "a.parquet").unlink()
     loads.write("b.parquet", [7, 8])
     with pytest.raises(SourcePositionError, match="no row"):
@@ -172,7 +169,6 @@ def test_router_gets_size_rows_and_partitions_from_the_plan_of_a_frame(loads):
     loads.write("b.parquet", range(100, 200))
     frame = loads.spark.read.parquet(str(loads.rows))
     stored = sum(file.stat().st_size for file in loads.rows.iterdir())
-
     shape = shape_of_frame(frame, freshness=60)
     assert (shape.bytes, shape.rows, shape.freshness) == (stored, None, 60)
     assert shape.partitions == frame.rdd.getNumPartitions()

@@ -264,9 +264,7 @@ def test_bucket_is_read_by_executors_and_its_key_is_nowhere(
         secret = f"{SECRET}-of-the-source"  # the cluster has the other one from the test of work_path
         set_connection("lake", conn_type="aws", login=KEY_ID, password=secret, extra=s3.extra)
         source = {"path": "s3://lake/in", "conn_id": "lake"}
-
         value = load.operator(source=source).execute(load.context())
-
     assert (value["rows"], load.count()) == (1000, 1000)
     assert _holding((load.yarn.folder, load.events, load.staging), [secret]) == []
 

@@ -110,7 +110,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_or_does_not_end(tmp_path, monke
         assert (test, found) == (test, outcome), (tmp_path / "log").read_text()
 
 
-def test_a_mutant_that_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatch):
+def test_a_mutant_that_ruff_or_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(REPOSITORY / "scripts")
     (tmp_path / "pyproject.toml").write_text("[tool.mypy]\nstrict = true\n")
@@ -118,16 +118,9 @@ def test_a_mutant_that_strict_types_refuse_cannot_be_merged(tmp_path, monkeypatc
     (tmp_path / "p/m.py").write_text(
         "class A:\n    @staticmethod\n    def f(x: int) -> int:\n        return x + 1\n"
     )
-    found = [
-        mutants.Mutant(
-            "m",
-            "A.f",
-            "survived",
-            f"---\n+++\n@@ -2,2 +2,2 @@\n def f(x: int) -> int:\n-    return x + 1\n+    return {new}",
-            new,
-        )
-        for new in ("x - 1", "None", "x + 2")
-    ]
-    outcomes = mutants.typed(found, "p", tmp_path / "types")
-    assert [one.outcome for one in outcomes] == ["survived", "types", "survived"]
+    diff = "---\n+++\n@@ -2,2 +2,2 @@\n def f(x: int) -> int:\n-    return x + 1\n+    return "
+    changes = ("x - 1", "None", "x + 2", "x + len(f'')")
+    found = [mutants.Mutant("m", "A.f", "survived", diff + new, new) for new in changes]
+    outcomes = mutants.checked(found, "p", tmp_path / "types")
+    assert [one.outcome for one in outcomes] == ["survived", "types", "survived", "lint"]
     assert "        return x - 1\n" in found[0].placed((tmp_path / "p/m.py").read_text())

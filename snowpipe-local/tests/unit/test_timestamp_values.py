@@ -8,8 +8,6 @@ import pytest
 from pyarrow import parquet
 from tests.local_catalog import local_catalog
 
-INDIA = dt.timezone(dt.timedelta(hours=5, minutes=30))
-
 
 @pytest.fixture(scope="module")
 def sql(module_sql):

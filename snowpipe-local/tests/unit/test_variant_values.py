@@ -3,8 +3,6 @@
 import pytest
 from tests.unit.sql_sessions import pairs
 
-FLATTENED = '{"a":1, "b x":[77,88], "c": {"d":"X"}}'
-
 
 @pytest.fixture(scope="module")
 def sql(module_sql):

@@ -3,17 +3,21 @@
 import datetime as dt
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_snowpipe.bulk import load_history
+from airflow_provider_snowpipe.bulk.copy import LogEntry, RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
-from airflow_provider_snowpipe.bulk.ledger import table_state
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad
+from airflow_provider_snowpipe.bulk.ledger import Ledger, table_state
+from airflow_provider_snowpipe.bulk.ledger_entry import Entry
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.fake_account import FakeLedger
 from tests.scripted_service import Reply, error
 
 NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
@@ -301,3 +305,18 @@ class TestUsage:
         assert load_history.attributed_credits(closed, {"a"}, NOW) == {}
         assert "how long COPY ran is not known: " in caplog.text
         assert "which credits are attributed to earlier loads is not known: " in caplog.text
+
+
+def test_the_ledger_keeps_the_whole_entry_that_is_planned():
+    account, names = FakeLedger(), ("dag", "run", "task", "1")
+    given = {"choice": "c", "statement": "COPY", "loader": "PIPE", "details": "d", "target_rows": 5}
+    files = (StagedFile("a", "m", 4, ago(days=1)),)
+    planned = Entry("w", 2, 3, files=files, created=ago(days=2), **given)
+    ledger = Ledger(account.plan, ("D", "S", "L"), TABLE)
+    assert ledger.plan(planned, RunIdentity(names, ago(hours=1), entry=LogEntry("s3://b", "log", 6)), "@S")
+    (row,) = account.rows
+    kept = [row[one] for one in ("target", "source", "source_log", "source_entry", "stage")]
+    assert kept == ['"DB"."S"."T""x"', "s3://b", "log", 6, "@S"]
+    later = {"rows_loaded": 7, "rows_rejected": 8, "loaded_at": NOW, "query_id": "q", "error": "e"}
+    expected = replace(planned, run_started=ago(hours=1), names=names, planned_at=row["planned_at"], **later)
+    assert Entry.read(row | later | {"reports": "[[]]"}) == replace(expected, reports=([],))

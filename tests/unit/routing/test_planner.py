@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath
+from airflow_provider_snowpipe.routing.load_plan import Concern, LoadPath, measured_latency
 from airflow_provider_snowpipe.routing.planner import least_seconds, plan_load
 from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 
@@ -145,6 +145,8 @@ class TestDescription:
         assert plan_load(shape, LoadPolicy(has_pipe=True)).path is PIPE
         assert plan_load(shape, slow_pipe).path is COPY
         assert plan_load(shape, slow_pipe).estimate(PIPE).latency == 150.0
+        for seconds, latency in [(100, 40), (50, 30), (20, 20)]:
+            assert measured_latency({"seconds": 90, "latency": 30}, seconds) == latency
 
     def test_a_forced_plan_is_no_previous_path_and_one_that_is_much_dearer_does_not_stay(self):
         shape = data(5 * GB)

@@ -50,6 +50,10 @@ def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path):
     sizes = [len(text) for text in combined(files, tmp_path, 100_000)]
     assert len(sizes) == 6
     assert 66_000 < min(sizes) <= max(sizes) < 150_000
+    even = [combine_lines.LineFile(str(number), 100, "none", False) for number in range(6)]
+    assert [len(one) for one in combine_lines.cut_lines(even, 200, 1.0)] == [2, 2, 2]
+    one = combine_lines.cut_lines([combine_lines.LineFile("a", 1_000, "none", True)], 200, 0.5)
+    assert [[(piece.start, piece.end) for piece in cut] for cut in one] == [[(0, 500)], [(500, 1_000)]]
 
 
 @pytest.mark.parametrize("read_bytes", [5, 1 << 20])

@@ -66,7 +66,8 @@ class TestEveryMove:
         for status in (None, (None, 0)):
             assert reported(one, polled(made=2, c1=status)) is None
         message = reported(one, polled(made=2, c1=("8", 8)))
-        assert (message["rows"], message["total_rows"]) == (8, 16)
+        previous = message["channels"]["c1"]["previous_rows"]
+        assert (message["rows"], message["total_rows"], previous) == (8, 16, 0)
 
 
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])

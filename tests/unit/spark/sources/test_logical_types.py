@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.avro_format import rows_of
-from airflow_provider_snowpipe.spark.sources.logical_types import json_types
+from airflow_provider_snowpipe.spark.sources.logical_types import connect_of_json_schema, json_types
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from tests.schema_registry import RegistryService
 from tests.unit.spark.sources.kafka.conftest import head, part_of, rows_of_part, undecoded
@@ -174,3 +174,41 @@ def test_a_logical_type_among_the_choices_of_a_json_schema_is_read_or_refused_an
     with pytest.raises(EncodingError, match="'AT'"):
         types(instant, {"type": "string"})
     assert not types({"type": "integer"}, {"type": "string"}).translates
+
+
+def leaf(kind, **more):
+    return {"type": kind, "parameters": None, **more}
+
+
+def test_a_json_schema_stands_for_a_schema_of_kafka_connect():
+    day = {"type": "integer", "connect.type": "int32", "title": "io.debezium.time.Date"}
+    whole = {"type": "string", "connect.type": "bytes", "title": "D", "connect.parameters": {"scale": "2"}}
+    both = {"anyOf": [{"type": "string"}, {"type": "integer", "format": "int16"}]}
+    data = {"type": "string", "contentEncoding": "base64"}
+    flag = {"type": "object", "additionalProperties": {"type": "boolean"}}
+    fields = {
+        "REF": ({"$ref": "#/definitions/Day"}, leaf("int32", name="io.debezium.time.Date")),
+        "GONE": ({"$ref": "#/definitions/Night"}, {"type": "any"}),
+        "ELSEWHERE": ({"$ref": "x#/definitions/Day"}, {"type": "any"}),
+        "ONE": (
+            {"oneOf": [{"type": "null"}, {"type": "string", "format": "uuid"}]},
+            leaf("string", name="uuid"),
+        ),
+        "ALL": ({"allOf": [{"type": "string", "format": "word", "title": "T"}]}, leaf("string")),
+        "TWO": (both, {"type": "any", "choices": [leaf("string"), leaf("int64", name="int16")]}),
+        "KINDS": ({"type": ["string", "integer"]}, {"type": "any", "choices": []}),
+        "MAYBE": ({"type": ["null", "number"], "format": "double"}, leaf("float64")),
+        "MAP": (flag, {"type": "map", "values": leaf("boolean")}),
+        "PAIRS": (
+            flag | {"connect.type": "map", "properties": {}},
+            {"type": "map", "values": leaf("boolean")},
+        ),
+        "BYTES": ({"type": "array", "items": data}, {"type": "array", "items": leaf("bytes")}),
+        "DECIMAL": (whole, leaf("bytes", name="D") | {"parameters": {"scale": "2"}}),
+        "ANYTHING": (True, {"type": "any"}),
+    }
+    given = {"type": "object", "properties": {name: one for name, (one, _) in fields.items()}}
+    expected = [{**one, "field": name} for name, (_, one) in fields.items()]
+    found = connect_of_json_schema(given | {"definitions": {"Day": day}})
+    assert found == {"type": "struct", "fields": expected}
+    assert connect_of_json_schema({"$ref": "#"}) == {"type": "any"}

@@ -88,6 +88,21 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(sou
     assert [zero.behind(one).rows for one in (IntegerOffset(489), None)] == [10, 500]
 
 
+def test_the_metadata_of_a_row_are_those_of_its_message(source, cluster, topic):
+    produce(cluster.address, topic, [b'{"A":1}'], key=b"k", timestamp=5, headers=[("h", b"v")])
+    (part,) = _read(source(record_metadata="M", metadata={"AT": "timestamp", "K": "key"}).partitions()[0])
+    message = {
+        "topic": topic,
+        "partition": 0,
+        "offset": 0,
+        "CreateTime": 5,
+        "key": "k",
+        "headers": {"h": "v"},
+    }
+    row = {"AT": "1970-01-01T00:00:00.005Z", "K": "k", "M": message, "A": 1}
+    assert json.loads(bytes(part.body)) == row
+
+
 def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
     write(range(3))
     opened = source({"ssl.key.password": "hunter2"})

@@ -1,6 +1,6 @@
-"""The types of ``scripts/mutants.py --sample``: mutants that no unit test notices meet ``make types``.
+"""The static round of ``scripts/mutants.py --sample``: mutants that no unit test notices meet ruff and mypy.
 
-A change that strict mypy refuses cannot be merged, as little as one that a test notices. mypy reads a copy in
+A change that they refuse cannot be merged, as little as one that a test notices. mypy reads a copy in
 which one mutant of each module is in place, then the next one of each: an error in a module is its mutant's.
 """
 
@@ -12,6 +12,46 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+MEANING = "F,B,RUF059"
+"""The rules of ruff that are about meaning, as a name that nothing uses; others find how mutmut writes."""
+
+
+def linted(package: str, changed: Mapping[str, Sequence[str]]) -> set[tuple[str, int]]:
+    """The changes that ruff refuses, each by its module and its place among the module's changes.
+
+    :param package: the folder of the modules
+    :param changed: texts of each module, every one with another change
+    :raises RuntimeError: if ruff refuses what has no change
+    """
+    if wrong := [
+        module for module in changed if _lints(package, module, Path(package, f"{module}.py").read_text())
+    ]:
+        raise RuntimeError(f"ruff refuses without a mutant: {', '.join(wrong)}")
+    return {
+        (module, place)
+        for module, texts in changed.items()
+        for place, text in enumerate(texts)
+        if _lints(package, module, text)
+    }
+
+
+def _lints(package: str, module: str, text: str) -> bool:
+    """Whether ruff finds an error in the text of a module."""
+    command = [
+        "ruff",
+        "check",
+        "--quiet",
+        "--select",
+        MEANING,
+        "--stdin-filename",
+        f"{package}/{module}.py",
+        "-",
+    ]
+    done = subprocess.run([sys.executable, "-m", *command], input=text, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"ruff ends with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.returncode == 1
 
 
 def refused(package: str, changed: Mapping[str, Sequence[str]], folder: Path) -> set[tuple[str, int]]:
