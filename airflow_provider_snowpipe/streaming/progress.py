@@ -32,7 +32,6 @@ SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
 """Shown instead of ``SUCCESS``, which means that the channel can be used and nothing of its rows."""
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
-_TIMES_OF_ERRORS = ("last_error_timestamp_ms", "last_error_timestamp")
 STATUS_NAMES_PER_REQUEST = 100
 
 
@@ -58,7 +57,6 @@ class ChannelStatus:
     rows_error_count: int = 0
     last_error_offset_upper_bound: str | None = None
     last_error_message: str | None = None
-    last_error_at_ms: int | None = None
     created_on_ms: int | None = None
     latency_ms: int | None = None
 
@@ -98,12 +96,9 @@ class ChannelStatus:
     def from_json(cls, body: Mapping[str, Any], *, channel: str | None = None) -> ChannelStatus:
         """Read the object of an open or bulk status answer.
 
-        Documentation and SDK 1.9.1 name two fields differently, the errors and the time; both are read.
+        Documentation and SDK 1.9.1 name the count of errors differently; both names are read.
         """
-        errors, last = (
-            next((body[name] for name in names if body.get(name) is not None), None)
-            for names in (("rows_error_count", "rows_errors"), _TIMES_OF_ERRORS)
-        )
+        errors = body.get("rows_error_count")
         name = channel if channel is not None else str(body.get("channel_name", ""))
         return cls(
             channel=name,
@@ -111,10 +106,9 @@ class ChannelStatus:
             committed=_text(body.get("last_committed_offset_token")),
             rows_inserted=int(body.get("rows_inserted") or 0),
             rows_parsed=int(body.get("rows_parsed") or 0),
-            rows_error_count=int(errors or 0),
+            rows_error_count=int((body.get("rows_errors") if errors is None else errors) or 0),
             last_error_offset_upper_bound=_text(body.get("last_error_offset_upper_bound")),
             last_error_message=_text(body.get("last_error_message")),
-            last_error_at_ms=_milliseconds(last),
             created_on_ms=_integer(body.get("created_on_ms")),
             latency_ms=_integer(body.get("snowflake_avg_processing_latency_ms")),
         )
@@ -126,19 +120,6 @@ def _text(value: object) -> str | None:
 
 def _integer(value: object) -> int | None:
     return int(value) if isinstance(value, SupportsInt | str) and value != "" else None
-
-
-def _milliseconds(value: object) -> int | None:
-    """A time as milliseconds since 1970: a number of them, or ISO 8601; None for anything else."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int | float) or str(value).isdigit():
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    try:
-        found = dt.datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1_000)
 
 
 # -- The channels of a pipe as ``SHOW CHANNELS`` lists them, and the SQL about channels ------------------
