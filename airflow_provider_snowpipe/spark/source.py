@@ -249,15 +249,11 @@ class SourcePartition(Partition, Generic[PositionT]):
         """
         return self.resume(committed) is None
 
-    def expect(self, resume_at: PositionT) -> None:
-        """Ask for the first rows, which are read soon, and wait for nothing.
-
-        :param resume_at: from :meth:`resume`
-        """
-
     @abstractmethod
     def read(self, resume_at: PositionT, limits: BatchLimits) -> Iterator[Part]:
         """Read the rows from a position to the partition's end, the same rows in the same order each time.
+
+        A call comes before the channel is opened: it may ask for rows, and waits for none.
 
         :param resume_at: from :meth:`resume`
         :param limits: what a batch takes; a part is no larger than :func:`part_bytes` unless one row is

@@ -124,12 +124,14 @@ class PartitionResult(SentRows):
 def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWork) -> PartitionResult:
     """Send one partition's rows that are not committed yet in a task; an error for good is in the result."""
     partition = work.partition
+    ahead = partition.read(work.resume_at, settings.limits)  # a store answers while the channel opens
 
     def rows_after(committed: Offset | None) -> Iterator[Part]:
-        resume_at = work.resume_at if committed == work.committed else partition.resume(committed)
+        if committed == work.committed:
+            return ahead
+        resume_at = partition.resume(committed)
         return iter(()) if resume_at is None else partition.read(resume_at, settings.limits)
 
-    partition.expect(work.resume_at)  # the channel is opened meanwhile
     return load_channel(
         settings,
         token,

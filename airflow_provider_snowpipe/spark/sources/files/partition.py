@@ -197,21 +197,20 @@ class FilePartition(SourcePartition[Resume]):
             for file in files
         )
 
-    def expect(self, resume_at: Resume) -> None:
-        """Ask for the first range that is read."""
+    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
+        """Ask a store for the first range, and read the rows as blocks of NDJSON, unit after unit."""
         for file, start in islice(files_to_read(self.group, resume_at), 1):
             expect(file, start.offset, has_footer=isinstance(self.spec.form, ColumnFormat))
-
-    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
-        """Read the rows as blocks of NDJSON, unit after unit."""
-        for file, block in self.blocks(resume_at, limits):
-            yield Part(
+        return (
+            Part(
                 block.body,
                 UnitOffset(file.unit, file.name, block.first_line),
                 UnitOffset(file.unit, file.name, block.last_line),
                 block.rows,
                 types=block.types,
             )
+            for file, block in self.blocks(resume_at, limits)
+        )
 
     def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
         """Read the rows from a position to the partition's end.
