@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Files
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
 DEFAULT_NAME = "SNOWPIPE_LOADS"
+LedgerName = str | tuple[str, ...] | None
 RunSql = Callable[..., Sequence[Mapping[str, Any]]]
 _MISSING = (2003, 2043)
 _EXISTS = 2002
@@ -99,14 +100,14 @@ class Ledger:
     _target: str = field(repr=False)
 
     @classmethod
-    def of(cls, run: RunSql, given: str | None, target: tuple[str, str, str]) -> Self:
+    def of(cls, run: RunSql, given: LedgerName, target: tuple[str, str, str]) -> Self:
         """The ledger of loads into a table.
 
-        :param given: ``NAME`` or ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME`` of the ledger, None for the
-            default; database and schema of the table count where none is given
+        :param given: ``NAME`` or ``SCHEMA.NAME`` or ``DATABASE.SCHEMA.NAME`` of the ledger, or these parts;
+            None for the default. Database and schema of the table count where none is given
         :raises ConfigurationError: if it has more parts, or an empty one
         """
-        parts = (given or DEFAULT_NAME).split(".")
+        parts = given if isinstance(given, tuple) else tuple((given or DEFAULT_NAME).split("."))
         if len(parts) > 3 or not all(parts):
             raise ConfigurationError(
                 f"ledger_table is {given!r}: give DATABASE.SCHEMA.NAME, or the name alone"
@@ -121,13 +122,16 @@ class Ledger:
         :raises ConfigurationError: if the role cannot create the ledger that is missing; names the SQL to run
         """
         statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
+        return [Entry.read(row) for row in self._run_first(statement, (work,))]
+
+    def _run_first(self, statement: str, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """Run a statement that may be the first one of all on the ledger, which is created then."""
         try:
-            rows = self.run(statement, (work,))
+            return self.run(statement, values)
         except SqlError as error:
             if error.errno not in _MISSING:
                 raise
-            rows = self._created(statement, (work,))
-        return [Entry.read(row) for row in rows]
+            return self._created(statement, values)
 
     def logs(self, source: str, log: str) -> list[tuple[str, str, int]]:
         """Read which source logs have given files of a source to COPY or pipes.
@@ -302,7 +306,7 @@ class Ledger:
         new = ", ".join(f"{sql} AS {name}" for name, (sql, _) in values.items())
         names = [*values, "VERSION", "PLANNED_AT"]
         given = [*(f"N.{name}" for name in values), "1", "CURRENT_TIMESTAMP()"]
-        (row,) = self.run(
+        (row,) = self._run_first(
             f"MERGE INTO {self._table} AS L USING (SELECT {new}) AS N "  # noqa: S608
             "ON L.WORK = N.WORK AND L.PART = N.PART "
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(given)})",
@@ -422,7 +426,7 @@ class Ledger:
                 (GONE, self._target, LOADED, *some),
             )
 
-    def _created(self, statement: str, values: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+    def _created(self, statement: str, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
         """Create the table, and read from it."""
         name = full_name(*self.name)
         columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_provider_snowpipe.bulk.copy import StageAccount
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS, ListedPipe, PipeStatus
-from airflow_provider_snowpipe.bulk.ledger import FORCED, Ledger
+from airflow_provider_snowpipe.bulk.ledger import FORCED, Ledger, LedgerName
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
@@ -46,7 +46,7 @@ class Account(StageAccount, Protocol):
     def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Run one statement."""
 
-    def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
+    def load_ledger(self, table: str, name: LedgerName = None) -> AbstractContextManager[Ledger]:
         """Sign in to the ledger of loads into a table."""
 
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:

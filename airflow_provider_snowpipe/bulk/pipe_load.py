@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
-from airflow_provider_snowpipe.bulk.ledger import table_state
+from airflow_provider_snowpipe.bulk.ledger import LedgerName, table_state
 from airflow_provider_snowpipe.bulk.ledger_entry import (
     GIVEN_UP,
     LOADED,
@@ -96,20 +96,25 @@ class PipeLoad:
     retry_seconds: float = 600.0
     poll_interval: float = 15.0
     max_consecutive_errors: int = 10
-    ledger_table: str | None = None
+    ledger_table: LedgerName = None
     details: str = ""
 
     def run(
-        self, identity: RunIdentity, announce: Callable[[list[str]], None], leave: LeaveWorker | None
+        self,
+        identity: RunIdentity,
+        announce: Callable[[list[str]], None],
+        leave: LeaveWorker | None,
+        planned: Callable[[], None] = lambda: None,
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Submit the files, and wait.
 
         :param announce: called with the paths of the files that the pipe takes
         :param leave: leaves the worker while the pipe loads, None to wait here
+        :param planned: called when the ledger has the load, before the pipe gets a file
         :return: the value of a task, and the loads, which :meth:`checked` adds to it; None without a wait
         :raises SnowpipeError: as :meth:`SnowpipeIngestFilesOperator.execute`
         """
-        submission, pipe = self._submitted(identity), str(self.files.pipe)
+        submission, pipe = self._submitted(identity, planned), str(self.files.pipe)
         value = submission.result(pipe)
         log.info(
             "pipe %s: %d files submitted in %d posts, %d were loaded before",
@@ -214,11 +219,12 @@ class PipeLoad:
             )
         return {path: one for path, one in ended.items() if one.rows_loaded}
 
-    def _submitted(self, identity: RunIdentity) -> Submission:
+    def _submitted(self, identity: RunIdentity, planned: Callable[[], None]) -> Submission:
         plan = PipePlan(identity, str(self.files.pipe), self.ledger_table, self.details)
         retry = RetryPolicy(self.retry_seconds, cap_seconds=60.0)
         try:
             submission = self.planned(plan.write)
+            planned()
             client = self.files.hook.get_file_pipe_client(retry=retry)
         except SnowpipeError:
             plan.end(GIVEN_UP)
@@ -513,7 +519,7 @@ class PipePlan:
 
     identity: RunIdentity
     loader: str
-    ledger_table: str | None = None
+    ledger_table: LedgerName = None
     details: str = ""
     _planned: tuple[Account, str, Entry] | None = None
     _before: str = GIVEN_UP

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
-from airflow_provider_snowpipe.bulk.ledger import Ledger
+from airflow_provider_snowpipe.bulk.ledger import Ledger, LedgerName
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     CopyHistory,
@@ -181,7 +181,7 @@ class AccountHook(BaseHook):
     # The ledger of loads, and COPY by it.
 
     @contextmanager
-    def load_ledger(self, table: str, name: str | None = None) -> Iterator[Ledger]:
+    def load_ledger(self, table: str, name: LedgerName = None) -> Iterator[Ledger]:
         """Sign in to the ledger of loads into a table; other statements run in that session meanwhile.
 
         :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     StagedChoice,
 )
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
+from airflow_provider_snowpipe.bulk.ledger import LedgerName
 from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, GivenUpError, files_of, work_key
 from airflow_provider_snowpipe.bulk.other_loaders import (
     pipes_beside,
@@ -55,6 +56,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
 from airflow_provider_snowpipe.streaming.errors import (
     FilesGivenTwiceError,
     NothingStagedError,
+    SourceChangedError,
     SqlError,
 )
 
@@ -301,7 +303,7 @@ class CopyLoad:
     on_rejected: str = "fail"
     on_nothing: str = "fail"
     force: bool = False
-    ledger_table: str | None = None
+    ledger_table: LedgerName = None
     passes_over: bool = False
     leave_worker: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
@@ -310,7 +312,7 @@ class CopyLoad:
     """What came of the files, once that is known."""
     copy_run: CopyRun | None = field(default=None, init=False)
 
-    def run(self) -> dict[str, Any]:
+    def run(self, planned: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Load the files.
 
         :raises NothingStagedError: if a file that is named, or any, is not there
@@ -325,8 +327,9 @@ class CopyLoad:
             run.url = staged.url
             entries = run.plan(staged.files, entries)
             try:
+                planned()
                 passed = self._refuse_others(run, staged) if is_fenced else {}
-            except FilesGivenTwiceError:
+            except (FilesGivenTwiceError, SourceChangedError):
                 run.give_up(entries)
                 raise
             left = {path: file for path, file in staged.files.items() if path not in passed}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, LogEntry, StagedChoice
 from airflow_provider_snowpipe.bulk.copy_run import LeaveWorker
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
+from airflow_provider_snowpipe.bulk.ledger import LedgerName
 from airflow_provider_snowpipe.bulk.ledger_entry import GivenUpError
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
@@ -105,6 +106,8 @@ class FileLoading:
             return {**value, "bytes": None, "partitions": {}}
         pipe, loads = self._pipe() if path is LoadPath.PIPE else None, units.begun()
         new = self._loader(pipe, leaves=not (loads or self.is_back))  # what is wrong shows before it begins
+        if units.known_log:
+            self.keep_log(units.known_log)
         value = self._ended(units, loads, pipe)
         given = units.give(pipe, str(new.stage))
         if given is None:
@@ -197,7 +200,10 @@ class FileLoading:
             done, whole = copier(given).take_back(), {place.below(path): path for path in given.paths}
             return {whole[path]: load for path, load in done.items() if path in whole}
 
-        return FileLoader(self.hook_of(self.table), place, lambda given: copier(given).run(), take_back)
+        def load(given: GivenLoad, planned: Callable[[], None]) -> dict[str, Any]:
+            return copier(given).run(planned)
+
+        return FileLoader(self.hook_of(self.table), place, load, take_back)
 
     def _pipe_loader(self, pipe: str, leaves: bool, stage: str) -> FileLoader:
         target = self._target(pipe)
@@ -212,12 +218,12 @@ class FileLoading:
                 "staged for somebody else: name a pipe without it in file_pipe=…"
             )
 
-        def ingest(given: GivenLoad) -> dict[str, Any]:
+        def ingest(given: GivenLoad, planned: Callable[[], None]) -> dict[str, Any]:
             reported = {path: self._reported[path].result() for path in given.paths if path in self._reported}
             loads = dict(reported)
             if rest := [path for path in given.paths if path not in reported]:
                 files = self._pipe_files(pipe, target, files=rest)
-                value = self._ingested(files, leaves=leaves, given=given)
+                value = self._ingested(files, leaves=leaves, given=given, planned=planned)
                 # The paths name units that nobody else loads: what was loaded before, this load has loaded.
                 loads |= {**value["loaded_before"], **value["files"]}
             else:
@@ -303,7 +309,7 @@ class FileLoading:
         entry = LogEntry(given.source, given.log_id, given.entry)
         return replace(self.identity, work=f"{entry.log}/{entry.number}", entry=entry)
 
-    def _ledger_of(self, given: GivenLoad | None) -> str | None:
+    def _ledger_of(self, given: GivenLoad | None) -> LedgerName:
         """The ledger of a load: files of a source log have the one that the log names."""
         return self.ledger_table if given is None else given.loader.ledger
 
@@ -323,11 +329,18 @@ class FileLoading:
             ledger_table=self._ledger_of(given),
         )
 
-    def _ingested(self, files: PipeFiles, *, leaves: bool, given: GivenLoad | None = None) -> dict[str, Any]:
+    def _ingested(
+        self,
+        files: PipeFiles,
+        *,
+        leaves: bool,
+        given: GivenLoad | None = None,
+        planned: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
         """Have a pipe load the files; the value of a task, in the words of a COPY task."""
         load, identity = self._pipe_load(files, given), self._identity_of(given)
         leave = partial(self.leave_pipe, load) if leaves and self.leave_pipe is not None else None
-        value, loads = load.run(identity, self.announce, leave)
+        value, loads = load.run(identity, self.announce, leave, planned)
         return ingested_value(load.checked(identity, value, loads or {}))
 
 
@@ -343,13 +356,14 @@ class FileLoader:
 
     :param hook: for the stage
     :param stage: where files are staged for it, with or without a path
-    :param load: has staged files loaded; what a COPY task returns. None for a pipe that is gone
+    :param load: has staged files loaded, and calls when that is in the ledger; what a COPY task returns. None
+        for a pipe that is gone
     :param take_back: keeps files from being loaded that are not; the loads of the others, by path
     """
 
     hook: SnowpipeBulkHook
     stage: StageReference
-    load: Callable[[GivenLoad], dict[str, Any]] | None
+    load: Callable[[GivenLoad, Callable[[], None]], dict[str, Any]] | None
     take_back: Callable[[GivenLoad], Mapping[str, FileLoad]]
 
     def begin(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
@@ -407,7 +421,7 @@ class FileLoader:
 
     def _loaded(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
         self.put(given)
-        value = self.load(given) if self.load is not None else _NOTHING
+        value = self.load(given, units.require_written) if self.load is not None else _NOTHING
         loads = self.loads_of(given.paths, value)
         if missing := [path for path in given.paths if path not in loads]:
             raise GivenUpError(

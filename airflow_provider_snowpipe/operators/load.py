@@ -124,6 +124,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.costs = costs
         self.remember = remember
         self._loading: FileLoading | None = None
+        self._frozen: FileUnits | None = None
         if "path" in (policy or {}):
             raise ConfigurationError("policy has the key 'path': give path=… beside it")
         check_arguments(self, seconds=["load_timeout"], switches=["remember"])
@@ -139,7 +140,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         with failing_at_once():
             choice = self._choice(known_shape(self.shape, context), context)
             if choice.units is not None:
-                choice.units.require_known(self._known_log)
+                choice.units.require_known()
             path, why = choice.path()
             if choice.plan is not None:
                 for line in choice.plan.lines():
@@ -181,7 +182,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         with failing_at_once(), loading.leaving_copies(context):
             units = self._units_of(path)
             if units is not None:
-                units.require_known(self._known_log)
+                units.require_known()
             if submitted is not None:
                 return self._with_files(context, path, loading.after_pipe(event, submitted, units))
             if event.get("message"):
@@ -330,13 +331,31 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def units(self) -> FileUnits:
         """The files as they were when the task began, and who loads them."""
+        from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
+
         files = self.source_files()
         if files is None or self.table is None:
             raise ConfigurationError(
                 f"source is {self.source!r} and table is {self.table!r}: only files are copied, and only "
                 "into a table that is named; take path='stream'"
             )
-        return self._file_units(files)
+        if self._frozen is None:
+            prefix, name = self.channel_prefix or self.dag_id, self.source_name or files.default_name
+            record = self._record(self._pipe_hook(), files)
+            record.require_split(files.split, self.rebind)
+            self._frozen = FileUnits(
+                files,
+                lambda partition: files.channel(prefix, name, partition),
+                self.bulk_hook(self.table),
+                "skip" if self.on_data_loss == "skip" else "fail",
+                run=self._run_mark,
+                rebind=self.rebind,
+                last=record.last_checkpoints(),
+                on_imbalance=self.on_imbalance,
+                ledgers=(self.ledger_table, *filter(None, [record.copied.get("ledger_table")])),
+                known_log=record.copied.get("source_log", ""),
+            )
+        return self._frozen
 
     def source_files(self) -> FileSource | None:
         """The source as files of this machine, None where it is something else."""

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     pipe_page,
 )
 from airflow_provider_snowpipe.metrics import count_load
-from airflow_provider_snowpipe.operators.account_operator import check_arguments, failing_at_once, leave_links
+from airflow_provider_snowpipe.operators.account_operator import check_arguments, leave_links
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
@@ -50,7 +50,6 @@ from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.submit.source import (
     SubmittedLoad,
     connected_source,
-    file_source,
     run_of,
     with_log_path,
 )
@@ -68,11 +67,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.operators.spark_job import DriverRun
-    from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.driver.plan import JobPlan
     from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
     from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
-    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
 
 
 TARGETS_KEY = "targets"
@@ -173,7 +170,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self.sdk_profile = sdk_profile
         self._run_mark = "0"
         self._known: SourceRecord | None = None
-        self._frozen: FileUnits | None = None
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -183,7 +179,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         """
         with self._working(context) as memory:
             hook, source = self._pipe_hook(), self._source()[0]
-            self._require_known()
             leave_links(context, hook, pipe_page(hook, self._channels(source)))
             sent = self._sent_before(memory) or self._run_driver(context, memory)
             return self._after_driver(context, sent, memory)
@@ -413,6 +408,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
                 for one in ("on_data_loss", "commit_timeout", "rebind", "on_imbalance")
             },
             "last_checkpoints": record.last_checkpoints(),
+            **self._copied(hook, record),
             "renew": tuple(record.quiet(dt.datetime.now(dt.UTC))),
             **keys,
             **rules,
@@ -467,38 +463,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
         self._known = None
 
-    @property
-    def _known_log(self) -> str:
-        """The log by which COPY or a pipe has loaded files of the source, as far as Airflow knows."""
-        return str(self._record(self._pipe_hook(), self._source()[0]).copied.get("source_log", ""))
-
-    def _require_known(self) -> None:
-        """Refuse another log or table than COPY or a pipe has loaded files of the source by."""
-        files = file_source(self.source) if self._frozen is None and self._known_log else None
-        if files is not None:
-            with failing_at_once():
-                self._file_units(files).require_known(self._known_log)
-
-    def _file_units(self, files: FileSource) -> FileUnits:
-        """The files as they were when the task began, and who loads them."""
-        from airflow_provider_snowpipe.spark.submit.file_units import FileUnits
-
-        if self._frozen is None:
-            prefix, name = self.channel_prefix or self.dag_id, self.source_name or files.default_name
-            record = self._record(self._pipe_hook(), files)
-            record.require_split(files.split, self.rebind)
-            self._frozen = FileUnits(
-                files,
-                lambda partition: files.channel(prefix, name, partition),
-                self.bulk_hook(self.table),
-                "skip" if self.on_data_loss == "skip" else "fail",
-                run=self._run_mark,
-                rebind=self.rebind,
-                last=record.last_checkpoints(),
-                on_imbalance=self.on_imbalance,
-                ledger_table=getattr(self, "ledger_table", None) or record.copied.get("ledger_table"),
-            )
-        return self._frozen
+    def _copied(self, hook: SnowpipeHook, record: SourceRecord) -> dict[str, str]:
+        """The log by which COPY or a pipe has loaded files of the source, and when the table was created."""
+        log, table = str(record.copied.get("source_log", "")), hook.pipe_name().default_table
+        created = self.bulk_hook(table).table_created(table) if log and table else None
+        return {"source_log": log, "table_created": created or ""}
 
     def _channels(self, source: SourceSpec) -> str:
         """What the names of its channels begin with."""

@@ -85,6 +85,10 @@ class JobPlan:
     :param last_checkpoints: channel and checkpoint that each source partition had last, as far as is known,
         by the digits of the checkpoint that stand for it; a channel without a token has lost it then. None
         leaves it to the source's own record
+    :param source_log: the log by which COPY or a pipe has loaded the source, and its last entry, as
+        ``id/number``; empty for none known
+    :param table_created: with that log, when the table was created, as the account writes it; empty for not
+        known
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
     """
 
@@ -114,6 +118,8 @@ class JobPlan:
     on_imbalance: OnImbalance = "warn"
     local_master: str = ""
     last_checkpoints: Mapping[str, tuple[str, str]] | None = None
+    source_log: str = ""
+    table_created: str = ""
     renew: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -20,7 +20,13 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, fewer_files
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
-from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
+from airflow_provider_snowpipe.spark.source import (
+    KnownLoads,
+    Partition,
+    Source,
+    SourcePartition,
+    SourceSecrets,
+)
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported, renew
@@ -148,7 +154,9 @@ class Run:
         return True
 
     def _claims(self, source: Source) -> bool:
-        return source.claim(self._partitions, self._committed, rebind=self._plan.rebind)
+        plan = self._plan
+        known = KnownLoads(plan.source_log, plan.table_created)
+        return source.claim(self._partitions, self._committed, rebind=plan.rebind, known=known)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.

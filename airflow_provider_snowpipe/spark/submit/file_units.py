@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from airflow_provider_snowpipe.bulk.ledger import table_state
+from airflow_provider_snowpipe.bulk.ledger import LedgerName, table_state
 from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, GONE, LOADED
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
@@ -30,7 +30,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesGivenTwiceError,
     PartlyStreamedError,
     PipeNotFoundError,
-    SourcePositionError,
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -64,7 +63,7 @@ class TableAccount(Protocol):
     def table_created(self, table: str, /) -> str | None:
         """When a table was created, None for one that is not seen."""
 
-    def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
+    def load_ledger(self, table: str, name: LedgerName = None) -> AbstractContextManager[Ledger]:
         """Sign in to the ledger of loads into a table."""
 
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
@@ -128,7 +127,8 @@ class FileUnits:
 
     :param on_data_loss: ``skip`` allows that files are gone
     :param last: what earlier runs have seen of the source's channels
-    :param ledger_table: name of the load ledger, None for the default
+    :param ledgers: names of the task's own load ledger, None for the default, and of that which Airflow knows
+    :param known_log: the log that Airflow knows, as :attr:`known_log`; empty for none
     """
 
     def __init__(
@@ -142,14 +142,15 @@ class FileUnits:
         rebind: Rebind | None = None,
         last: LastCheckpoints | None = None,
         on_imbalance: OnImbalance = "warn",
-        ledger_table: str | None = None,
+        ledgers: Sequence[str | None] = (None,),
+        known_log: str = "",
     ) -> None:
         self._spec = spec
         self._on_imbalance = on_imbalance
         self._run, self._rebind, self._last = run, rebind, last
         self._channel_of = channel_of
         self._hook = hook
-        self._ledger_table = ledger_table
+        self._ledgers, self._known = tuple(dict.fromkeys(ledgers)), known_log
         self.may_lose = on_data_loss == "skip"
         self._source = OpenedFiles(spec, on_data_loss)
         self._source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
@@ -213,8 +214,8 @@ class FileUnits:
 
     @property
     def is_new(self) -> bool:
-        """True where the source has no log, which may be lost."""
-        return not self._source.log.number
+        """True where the log has no unit of this load, so that another one may be lost."""
+        return not any(one.owner == self._spec.owner for one in self._source.log.units)
 
     @property
     def known_log(self) -> str:
@@ -252,7 +253,7 @@ class FileUnits:
                 raise ConfigurationError(
                     f"{why}. Nothing was loaded: correct the file, or take path='stream'"
                 )
-            table = ledger = ""
+            table, ledger = "", tuple[str, ...]()
             if any(one.left for one in positions):
                 ledger, table = self.require_log(), self.require_table()
             committed = {one.channel: one.committed for one in positions}
@@ -267,56 +268,60 @@ class FileUnits:
             "loaded; run again"
         )
 
-    def require_known(self, known: str) -> None:
+    def require_known(self) -> None:
         """Refuse another log or another table than COPY or a pipe has loaded files of the source by.
 
-        :param known: the log that Airflow knows, as :attr:`known_log`
         :raises SourceChangedError: as :meth:`require_log`
         :raises SourcePositionError: as :meth:`require_table`
         """
-        log, (one, _, last) = self._source.log, known.partition("/")
+        log, (one, _, last) = self._source.log, self._known.partition("/")
         is_there = one == log.log_id and int(last) <= log.number
-        if known and not is_there and one not in log.replaced_logs(self._spec.owner):
-            self.require_log(known)
-        if known or self.loaders():
+        if one and not is_there and one not in log.replaced_logs(self._spec.owner):
+            self.require_log()
+        if one or self.loaders():
             self.require_table()
 
-    def require_log(self, known: str = "") -> str:
+    def require_log(self) -> tuple[str, ...]:
         """Refuse a log that has replaced another one, by which COPY or pipes were given files.
 
-        :param known: a log that Airflow knows, as :attr:`known_log`
-        :return: the full name of the ledger that was asked
+        :return: database, schema and name of the task's ledger
         :raises SourceChangedError: if there is one, unless all is to be loaded again
+        :raises FilesGivenTwiceError: if a pipe may still load files of it
         """
-        log, last = self._source.log, dict[str, int]()
-        if known:
-            last[known.partition("/")[0]] = int(known.partition("/")[2])
-        with self._hook.load_ledger(self.table, self._ledger_table) as ledger:
-            name, loads = ".".join(ledger.name), ledger.logs(self._source.path, log.log_id)
-            for one, _, entry in loads:
-                last[one] = max(last.get(one, 0), entry)
-            is_over = all(state == LOADED for one, state, _ in loads if one != log.log_id)
-            restarts = self._rebind == "restart" or (
-                is_over and bool(loads) and table_state(ledger.run, ledger.target).rows == 0
-            )
-            if lost := self._source.lost_logs(last, f"the ledger {name}", restarts=restarts):
-                self._end_loads(ledger, lost)
-                self._source.replace_logs(lost)
-                self.list_again()
-        return name
+        log, last, is_empty = self._source.log, dict[str, int](), True
+        names, loads = list[tuple[str, ...]](), list[tuple[str, str, int]]()
+        if self._known:
+            last[self._known.partition("/")[0]] = int(self._known.partition("/")[2])
+        for name in self._ledgers:
+            with self._hook.load_ledger(self.table, name) as ledger:
+                names.append(ledger.name)
+                loads += (found := ledger.logs(self._source.path, log.log_id))
+                is_empty = is_empty and bool(found) and table_state(ledger.run, ledger.target).rows == 0
+        for one, _, entry in loads:
+            last[one] = max(last.get(one, 0), entry)
+        is_over = all(state == LOADED for one, state, _ in loads if one != log.log_id)
+        restarts = self._rebind == "restart" or (is_over and is_empty)
+        if lost := self._source.lost_logs(last, "the ledger", restarts=restarts):
+            for name in self._ledgers:
+                with self._hook.load_ledger(self.table, name) as ledger:
+                    self._end_loads(ledger, lost)
+            self._source.replace_logs(lost)
+            self.list_again()
+        return names[0]
 
     def _end_loads(self, ledger: Ledger, lost: Collection[str]) -> None:
         """Give up what COPY was given by lost logs and has not loaded, for the files are loaded again.
 
         :raises FilesGivenTwiceError: if a pipe may still load one
         """
+        schema = f"{'.'.join(ledger.target[:2])}."
         for log, entry in ledger.of_source(self._source.path):
             if log not in lost or entry.state == LOADED:
                 continue
             if entry.loader is None:
                 ledger.change(entry, replace(entry, state=GIVEN_UP))
                 continue
-            paths, pipe = [one.path for one in entry.files], entry.loader.rpartition(".")[2]
+            paths, pipe = [one.path for one in entry.files], entry.loader.removeprefix(schema)
             ended = {one.path for one in self._hook.loads_of(self.table, paths, pipe) if one.status in FINAL}
             if waiting := tuple(one for one in paths if one not in ended):
                 raise FilesGivenTwiceError(
@@ -335,24 +340,29 @@ class FileUnits:
         :raises SourcePositionError: if there is another one, without ``rebind``
         """
         log, now = self._source.log, self._hook.table_created(self.table) or ""
-        if now in ("", before := log.table(self._spec.owner)) or not before:
+        if not self._source.is_in_another(now, self._rebind):
             return now
-        if self._rebind is None:
-            raise SourcePositionError(
-                f"table {self.table!r} was replaced, and COPY or a pipe has loaded files of source path "
-                f"{self._source.path!r} into the one before. Nothing was loaded: set rebind='continue' if "
-                "their rows are in this one, or rebind='restart' to load these files again"
-            )
         lost = None
         if self._rebind == "restart":
             channels = self._channels()
             tokens = self._hook.channel_statuses(list(channels))
             lost = [one.name for name, one in channels.items() if tokens[name].committed is None]
-        with self._hook.load_ledger(self.table, self._ledger_table) as ledger:
-            ledger.replace_table(log.log_id, LOADED if lost is None else GONE)
+        own = {one.loader for one in log.units if one.entry and one.owner == self._spec.owner}
+        for name in dict.fromkeys((*self._ledgers, *(Loader.read(one).ledger for one in own))):
+            with self._hook.load_ledger(self.table, name) as ledger:
+                ledger.replace_table(log.log_id, LOADED if lost is None else GONE)
         self._source.replace_table(now, lost)
         self.list_again()
         return now
+
+    def require_written(self) -> None:
+        """Refuse another log in place of the one that has given files.
+
+        A load asks when it is in the ledger: whoever loads the files of a lost log again finds it there.
+
+        :raises SourceChangedError: if there is one
+        """
+        self._source.require_written()
 
     def end(self, given: GivenLoad, loaded: Collection[str], given_up: Collection[str] = ()) -> None:
         """Write into the log which files of a load are in the table, and which ones never will be."""

@@ -14,7 +14,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
 from tests.airflow_version import AIRFLOW
@@ -202,26 +201,37 @@ class TestBegun:
             load.run("r2", rebind="restart")
 
         load.account.meanwhile("submit", BEFORE, restart)
-        with pytest.raises(errors.SqlError, match="given"):
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run()
         load.assert_every_row_is_there_once()
 
-    @pytest.mark.usefixtures("variables")
-    def test_of_a_dead_worker_a_plain_stream_knows_log_and_table(self, load: Load) -> None:
-        log, kept = load.folder / LOG_FOLDER, load.folder.with_name("kept")
-        arguments = {"task_id": "s", "snowflake_conn_id": "account", "source": {"path": str(load.folder)}}
-
-        def refuse(error: str) -> None:
-            with pytest.raises(AirflowFailException, match=error):
-                SnowpipeStreamOperator(table="T", **arguments).execute(task_context("s1"))
-
+    def test_of_a_dead_worker_its_log_is_on_record(self, load: Load, variables: dict[str, str]) -> None:
         load.crash("submit", AFTER)
-        log.rename(kept)
-        refuse("SourceChangedError")
-        shutil.rmtree(log, ignore_errors=True)
-        kept.rename(log)
-        load.account.created += dt.timedelta(seconds=1)
-        refuse(r"SourcePositionError.*replaced")
+        known = load.operator().units().known_log
+        for _ in range(2):
+            assert any(known in text for text in variables.values())
+            variables.clear()
+            load.run("r2")
+
+    @pytest.mark.parametrize(("call", "when"), [("submit", AFTER), ("submit", BEFORE), ("PUT", BEFORE)])
+    def test_by_a_worker_of_a_lost_log_the_new_one_gets_no_word(
+        self, any_load: MakeLoad, call: str, when: str
+    ) -> None:
+        """It has loaded its file, or is given up, and then would write what became of its first unit."""
+        load = any_load("lost", "copy")
+        load.write("b", "1.ndjson")
+
+        def restart() -> None:
+            shutil.rmtree(load.folder / LOG_FOLDER)
+            load.write("a", "1.ndjson")  # which is the first unit now
+            load.crash("PUT", BEFORE, run="r2", rebind="restart")
+
+        load.account.meanwhile(call, when, restart)
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run()
+        load.run("r3")
+        once = when == BEFORE  # otherwise a restart loads again what is in the table
+        assert sorted(load.account.rows) == sorted([*load.written, *([] if once else load.written[:2])])
 
     def test_by_a_lost_log_it_is_not_begun_again(self, load: Load) -> None:
         load.account.rows.clear()

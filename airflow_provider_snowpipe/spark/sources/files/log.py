@@ -85,12 +85,12 @@ class Loader:
 
     :param pipe: the pipe, None for COPY
     :param stage: where it finds the files that it is given
-    :param ledger: name of the ledger that shows which of them it has loaded
+    :param ledger: database, schema and name of the ledger that shows which of them it has loaded
     """
 
     pipe: str | None
     stage: str
-    ledger: str
+    ledger: tuple[str, ...]
 
     def __str__(self) -> str:
         return "COPY" if self.pipe is None else f"pipe {self.pipe}"
@@ -102,7 +102,8 @@ class Loader:
     @classmethod
     def read(cls, text: str) -> Loader:
         """Read the loader of a unit."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(values["pipe"], values["stage"], tuple(values["ledger"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,10 @@ class LogStore:
         try:
             if not self.storage.create(_name("e", number), self._bytes(table, log_id)):
                 return None
-            # Whoever has read long ago finds the number free when a snapshot has replaced its entry.
-            if max(self._names()["s"], default=0) >= number:
+            # Whoever has read long ago finds the number free when a snapshot has replaced its entry, or when
+            # the log is not there any more.
+            names = self._names()
+            if max(names["s"], default=0) >= number or not self._has(log, names):
                 self.storage.delete(_name("e", number))
                 return None
         except OSError as error:
@@ -92,6 +94,17 @@ class LogStore:
         if number % _ENTRIES_BEFORE_A_SNAPSHOT == 0:
             self._compact(added)
         return added
+
+    def _has(self, log: SourceLog, names: Mapping[str, Sequence[int]]) -> bool:
+        """True where the last entry of a log is in the folder, and of that log."""
+        kind = next((one for one in ("s", "e") if log.number in names[one]), None)
+        if not log.number or kind is None:
+            return not log.number
+        try:
+            about = self._table(_name(kind, log.number)).schema.metadata
+        except FileNotFoundError:  # a snapshot has replaced it meanwhile
+            return self._has(log, self._names())
+        return about.get(b"log") == log.log_id.encode()
 
     def _compact(self, log: SourceLog) -> None:
         """Write a snapshot of all entries, and remove what it replaces."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import (
+    KnownLoads,
     OnDataLoss,
     Partition,
     Source,
@@ -58,6 +59,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
     SourceChangedError,
+    SourcePositionError,
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -233,6 +235,7 @@ class FileSource(Source):
         committed: Mapping[str, Offset | None],
         *,
         rebind: Rebind | None = None,
+        known: KnownLoads | None = None,
     ) -> bool:
         """Write the new units and their channels into the log; refuse files that have changed.
 
@@ -245,6 +248,13 @@ class FileSource(Source):
         corrected = self._corrected(partitions, committed)
         if not self._writes:
             return True
+        if known is not None and known.log:
+            lost, _, last = known.log.partition("/")
+            if self.lost_logs({lost: int(last)}, "Airflow", restarts=rebind == "restart"):
+                return self.replace_logs([lost])
+            if self.is_in_another(known.table, rebind):
+                new = [one.name for channel, one in partitions.items() if committed[channel] is None]
+                return self.replace_table(known.table, new if rebind == "restart" else None)
         if corrected:
             return self._correct(corrected)
         rows = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebind is not None)
@@ -336,17 +346,44 @@ class FileSource(Source):
             "all files again"
         )
 
-    def replace_logs(self, lost: Iterable[str]) -> None:
-        """Write that this log is in the place of lost ones; it has to be listed again then."""
+    def replace_logs(self, lost: Iterable[str]) -> bool:
+        """Write that this log is in the place of lost ones; False, since it has to be listed again then."""
         owner = self._spec.owner
         self._append([{"event": "replaces", "number": 0, "owner": owner, "name": one} for one in lost])
+        return False
 
-    def replace_table(self, created: str, lost: Collection[str] | None = None) -> None:
+    def is_in_another(self, created: str, rebind: Rebind | None) -> bool:
+        """True where COPY and pipes have loaded files into another table than there is now.
+
+        :param created: when that was created, empty for not known
+        :raises SourcePositionError: if it is so, without ``rebind``
+        """
+        before = self._log.table(self._spec.owner)
+        if not before or created in ("", before):
+            return False
+        if rebind is None:
+            raise SourcePositionError(
+                f"the table was replaced, and COPY or a pipe has loaded files of source path {self.path!r} "
+                "into the one before. Nothing was loaded: set rebind='continue' if their rows are in this "
+                "one, or rebind='restart' to load these files again"
+            )
+        return True
+
+    def require_written(self) -> None:
+        """Refuse a log in whose place another one was put after this one was read.
+
+        :raises SourceChangedError: if there is one, or none
+        """
+        if self._store().read().log_id != self._log.log_id:
+            raise _replaced_error(self._spec)
+
+    def replace_table(self, created: str, lost: Collection[str] | None = None) -> bool:
         """Write that COPY and pipes load into another table from now on.
 
         :param created: when it was created
         :param lost: the partitions whose channels went with the table; what was loaded of them, and all that
             COPY and pipes have loaded, is given up then, and its content is new. None gives up nothing
+        :return: False, since the files have to be listed again
         """
 
         def rows() -> list[dict[str, object]]:
@@ -366,6 +403,7 @@ class FileSource(Source):
             ]
 
         self._record(rows)
+        return False
 
     def give(
         self,
@@ -459,6 +497,8 @@ class FileSource(Source):
             new = rows()
             if not new or self._append(new):
                 return
+            if self._log.number:
+                self.require_written()
             self._log = self._store().read()
 
     def _clean(self, lasts: Mapping[str, int]) -> list[dict[str, object]]:
@@ -525,6 +565,14 @@ class FileSource(Source):
                 line = end.line if end is not None and one.number == end.unit else line
                 rows.append({"event": "committed", "number": one.number, "after_line": line})
         return rows
+
+
+def _replaced_error(spec: FileSourceSpec) -> SourceChangedError:
+    return SourceChangedError(
+        f"the source log of path {spec.path!r} was removed or replaced while this task ran. What it has "
+        "loaded is in the table, and the log does not know it: bring it back; or remove its folder, and "
+        f"make it again by `airflow snowpipe files rebuild {spec.path}`"
+    )
 
 
 def _given_error(spec: FileSourceSpec, load: GivenLoad) -> SourceUnavailableError:

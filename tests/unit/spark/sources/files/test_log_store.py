@@ -112,9 +112,21 @@ def test_a_snapshot_that_another_run_has_written_first_leaves_its_entries(memory
     memory.files |= dict.fromkeys(names(snapshot=[4]), b"")
     with pytest.raises(SourcePositionError, match=r"s0+4\.parquet cannot be read"):
         store.read()
-    memory.names = lambda: []
+    memory.names = lambda: list(names(1, 2, 3))
     assert store.append(log, EVENT).number == 4
     assert {*memory.files} == names(1, 2, 3, 4, snapshot=[4])
+
+
+def test_no_entry_is_added_to_a_log_that_is_not_there_or_is_another_one(memory, store):
+    log = grow(store, 3)
+    kept = dict(memory.files)
+    memory.files.clear()
+    assert (store.append(log, EVENT), memory.files) == (None, {})
+    grow(store, 3)
+    other = dict(memory.files)
+    assert (store.append(log, EVENT), memory.files) == (None, other)
+    memory.files = kept
+    assert store.append(log, EVENT).number == 4
 
 
 def test_entries_that_go_while_they_are_read_are_read_again(memory, store):
