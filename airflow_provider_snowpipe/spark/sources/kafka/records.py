@@ -359,6 +359,7 @@ class SchemaRegistry:
         if REGISTRY_TOKEN in secrets.values:
             config["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             config["bearer.auth.token"] = secrets.values[REGISTRY_TOKEN]
+            config["bearer.auth.logical.cluster"] = ""  # the client requires it
         self._url = url
         self._client = client.SchemaRegistryClient(config)
 
