@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from contextlib import ExitStack
 from typing import Any, Self
@@ -11,12 +10,12 @@ from tests.http_server import Received, Reply, serving
 
 
 class RegistryService:
-    """Serves schemas on a free port; with a user (``user:password``) it requires basic authentication."""
+    """Serves schemas on a free port; with a proof it requires that one as ``Authorization``."""
 
-    def __init__(self, user_info: str | None = None) -> None:
+    def __init__(self, proof: str | None = None) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.subjects: dict[tuple[str, int], int] = {}
-        self._proof = f"Basic {base64.b64encode(user_info.encode()).decode()}" if user_info else None
+        self._proof = proof
         self._running = ExitStack()
         self.url = f"http://127.0.0.1:{self._running.enter_context(serving(self._answer))}"
 

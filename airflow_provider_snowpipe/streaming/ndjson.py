@@ -111,9 +111,6 @@ class _Column:
         """The text of a decimal that no number of Snowflake holds; as a number it would become a double."""
         return values.cast(pa.large_string())
 
-    def nothing(self, values: pa.Array) -> pa.Array:
-        return pa.nulls(len(values), pa.string())
-
     def floating(self, values: pa.Array) -> pa.Array:
         if pa.types.is_float16(values.type):
             values = values.cast(pa.float32())
@@ -273,7 +270,7 @@ def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
 
 
 _MOST_DIGITS = 38
-_PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view")
+_PLAIN = ("null", "boolean", "integer", "decimal", "string", "large_string", "string_view")
 _UUID_GROUPS = (0, 8, 12, 16, 20, 32)
 _BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
@@ -282,7 +279,6 @@ _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array
     (pa.types.is_floating, _Column.floating),
     (pa.types.is_timestamp, _Column.timestamp),
     (_any_of("date", "time"), _Column.temporal),
-    (pa.types.is_null, _Column.nothing),
     (_any_of(*_BINARY), _Column.binary),
     (lambda kind: getattr(kind, "extension_name", "") == "arrow.uuid", _Column.uuid),
     (_any_of("dictionary", "run_end_encoded"), _Column.decoded),

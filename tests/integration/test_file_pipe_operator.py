@@ -81,11 +81,11 @@ class TestCreate:
         with pytest.raises(PipeBusyError, match="dropped"):
             act(target, "drop")
         done = create(target, **changed, force=True)
-
         assert (done["changed"], done["status"]["pending_files"]) == (True, 0)
         assert not create(target, **changed)["changed"]
         assert act(target, "drop")["changed"]
-        assert not act(target, "drop")["changed"]
+        gone = {"pipe": f"LOCAL.PUBLIC.{target.pipe}", "action": "drop", "changed": False, "statements": []}
+        assert act(target, "drop") == gone
 
     def test_notifications_and_comments_are_written_changed_and_removed(self, target: PipeTarget) -> None:
         given = {"auto_ingest": True, "integration": "EVENTS", "error_integration": "ERRORS"}

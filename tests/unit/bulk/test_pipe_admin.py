@@ -89,18 +89,17 @@ class TestChanges:
 
 class TestStatus:
     def status(self, **fields):
-        return pipes.PipeStatus.read(
-            json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **fields})
-        )
+        return pipes.PipeStatus.read(json.dumps({"executionState": "RUNNING", **fields}))
 
     def test_of_a_pipe_that_has_work_to_do_reports_what_waits(self):
-        found = self.status(
-            pendingFileCount=3, oldestPendingFilePath="in/a.csv", oldestFileTimestamp="2026-03-15T11:00:00Z"
-        )
-        assert (found.is_running, found.pending_files, found.oldest_pending_path) == (True, 3, "in/a.csv")
+        waits = {"pendingFileCount": 3, "oldestPendingFilePath": "a", "oldestFileTimestamp": "2026-03-15T11Z"}
+        last = {"lastIngestedFilePath": "b", "lastIngestedTimestamp": "2026-03-15T10:00:00Z"}
+        found = self.status(**waits, **last, notificationChannelName="arn")
+        at = dt.datetime(2026, 3, 15, 11, tzinfo=dt.UTC)
+        values = (3, "a", at, "b", at - dt.timedelta(hours=1), "arn")
+        assert found == pipes.PipeStatus("RUNNING", *values, raw=found.raw)
         assert str(found) == "RUNNING, 3 files wait, the oldest since 2026-03-15T11:00:00+00:00"
-        last = json.loads(json.dumps(self.status(lastIngestedTimestamp="2026-03-15T10:00:00Z").result()))
-        assert last["last_ingested_at"] == "2026-03-15T10:00:00+00:00"
+        assert found.result()["last_ingested_at"] == "2026-03-15T10:00:00+00:00"
         assert self.status(lastIngestedTimestamp="yesterday").last_ingested_at is None
 
     def test_is_running_paused_or_neither_and_shows_an_error_or_a_fault_in_one_line(self):

@@ -359,6 +359,8 @@ class SchemaRegistry:
         if REGISTRY_TOKEN in secrets.values:
             config["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             config["bearer.auth.token"] = secrets.values[REGISTRY_TOKEN]
+            # Required by the client, and read by Confluent Cloud alone.
+            config |= {"bearer.auth.logical.cluster": "", "bearer.auth.identity.pool.id": ""}
         self._url = url
         self._client = client.SchemaRegistryClient(config)
 

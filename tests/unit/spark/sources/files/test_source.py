@@ -9,7 +9,12 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.files import spec as files_spec
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_metadata
-from airflow_provider_snowpipe.spark.sources.files.partition import Resume, files_to_read, resume_after
+from airflow_provider_snowpipe.spark.sources.files.partition import (
+    Resume,
+    begun_unit,
+    files_to_read,
+    resume_after,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -177,10 +182,10 @@ def test_reading_goes_on_behind_the_committed_line_of_a_unit(group):
         "7/c.log:1": Resume(3, 0, 0),
     }.items():
         found = resume_after(group, files_spec.Ndjson(), token and UnitOffset.parse(token))
-
         assert found == expected, token
         left = group.files[found.file_index + found.done :]
         assert [file.unit for file, _ in files_to_read(group, found)] == [file.unit for file in left]
+    assert [begun_unit(one) for one in (None, UnitOffset(3, "x", 0), UnitOffset(3, "x", 1))] == [0, 2, 3]
     with pytest.raises(SourcePositionError, match="line 4"):
         resume_after(group, files_spec.Ndjson(), UnitOffset(2, "b.log", 4))
 

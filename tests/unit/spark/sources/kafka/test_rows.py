@@ -266,12 +266,14 @@ class TestAvro:
         assert all(word in one.reason for one, word in zip(found.undecoded, bad.values(), strict=True))
 
 
-def test_registry_with_a_password_takes_it_from_the_secrets():
+@pytest.mark.parametrize("name", ["basic.auth.user.info", "bearer.auth.token"])
+def test_registry_with_a_password_or_a_token_takes_it_from_the_secrets(name):
     def rows(service, password):
-        secrets = {"schema.registry.basic.auth.user.info": f"loader:{password}"}
+        secrets = {f"schema.registry.{name}": f"loader:{password}"}
         return rows_of_part(part_of([_first()], service.url, secrets, value_format="avro"))
 
-    with RegistryService("loader:hunter2") as service:
+    proof = "Basic bG9hZGVyOmh1bnRlcjI=" if "basic" in name else "Bearer loader:hunter2"
+    with RegistryService(proof) as service:
         service.add(1, json.dumps(FIRST), "AVRO")
         assert len(rows(service, "hunter2")) == 1
         with pytest.raises(errors.AuthenticationError, match=r"refused \(HTTP 401\)") as caught:

@@ -99,8 +99,7 @@ def test_the_metadata_of_a_row_are_those_of_its_message(source, cluster, topic):
         "key": "k",
         "headers": {"h": "v"},
     }
-    row = {"AT": "1970-01-01T00:00:00.005Z", "K": "k", "M": message, "A": 1}
-    assert json.loads(bytes(part.body)) == row
+    assert json.loads(bytes(part.body)) == {"AT": "1970-01-01T00:00:00.005Z", "K": "k", "M": message, "A": 1}
 
 
 def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
