@@ -88,6 +88,8 @@ class JobPlan:
     :param source_log: the log by which COPY or a pipe has loaded the source, and its last entry, as
         ``id/number``; empty for none known
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
+    :param is_recorded: True where whoever submits the run records each channel without a token before it gets
+        rows: where ``last_checkpoints`` lacks one, the run sends nothing and ends with those in its report
     """
 
     application: str
@@ -118,6 +120,7 @@ class JobPlan:
     last_checkpoints: Mapping[str, tuple[str, str]] | None = None
     source_log: str = ""
     renew: tuple[str, ...] = ()
+    is_recorded: bool = False
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):
