@@ -55,9 +55,7 @@ def _assert_reported(finished: Finished) -> None:
 def test_a_task_is_repeated_wherever_it_died(job: SparkJob, death: Deed) -> None:
     job.service.admin("faults", set="commit-delay=1")
     deeds = _let(job, death)
-
     finished = job.run()
-
     _assert_reported(finished)
     assert_exact(job)
     assert len(deeds.notes(death.what)) == 1
@@ -122,7 +120,6 @@ def test_a_driver_that_is_killed_is_resumed_while_its_tasks_still_run(job: Spark
         finished = job.run()
         left = [note["pid"] for note in deeds.notes("began")]
         wait_until(lambda: not any(map(psutil.pid_exists, left)), seconds=120, what="the end of all tasks")
-
     assert len(deeds.notes("kill-driver")) == 1
     assert finished.code == 0, finished.err[-3000:]
     assert_exact(job)

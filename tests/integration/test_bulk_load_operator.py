@@ -69,7 +69,6 @@ class TestValues:
     def test_every_type_arrives_with_its_value_and_null_stays_null(self, bulk: Bulk) -> None:
         types = [*TYPES, ("NAN", "FLOAT", "double('NaN')", "{}::VARCHAR", "NaN")]
         done = bulk.load(source={"query": values_query(bulk.service, bulk.table, types)})
-
         assert done["rows_loaded"] == done["rows"] == 2
         assert_arrived(bulk.service, bulk.table, types)
 

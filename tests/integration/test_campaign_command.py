@@ -40,6 +40,5 @@ def test_verdict(tmp_path: Path, channel: str, right: bool) -> None:
     command = [str(Path(sys.executable).with_name("snowpipe-local")), "campaign", *given]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
-
     assert done.returncode == (0 if right else 1), done.stdout + done.stderr
     assert bool(re.search(r"[1-9][0-9]* doubled", done.stdout)) != right

@@ -92,7 +92,6 @@ class TestFiles:
         (lake / "day" / "a.csv").write_text("x,7\n")
         local_service.sql(f"CREATE STAGE LAKE URL = 'file://{lake}/'")
         done = target.copy(stage="@LAKE/day", columns=["ID", "NAME"], expressions=["$2", "UPPER($1)"])
-
         assert target.service.sql(f"SELECT ID, NAME FROM {target.table}") == [{"ID": 7, "NAME": "X"}]
         assert done["rows_loaded"] == 1
 
@@ -163,7 +162,6 @@ class TestRejectedRows:
         with pytest.raises(AirflowFailException, match="LOAD_FAILED"):
             target.copy(options={**CSV, **skips})
         corrected = {"file_format": {"type": "CSV", "null_if": ["one"]}, **skips}
-
         assert target.copy(try_number=2, options=corrected)["rows_loaded"] == 3
         (found,) = target.service.sql(f"SELECT COUNT(*) AS ROWS_NOW FROM {target.table}")
         assert found["ROWS_NOW"] == 3
@@ -177,7 +175,6 @@ class TestOncePerRun:
         arguments: Mapping[str, Any] = {"options": {**CSV, "purge": True}, "files": ["in/a.csv", "in/b.csv"]}
         assert target.copy(**arguments)["rows_loaded"] == 2
         assert target.copy(try_number=2, **arguments)["rows_loaded"] == 2
-
         assert target.ids() == [1, 2]
         with pytest.raises(NothingStagedError, match=r"'in/a.csv'"):
             target.copy(run="r2", **arguments)
@@ -261,7 +258,6 @@ class TestStatementClient:
     def test_a_long_result_is_read_to_its_end(self, client: StatementClient) -> None:
         statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"
         state = client.submit([statement], "3e2f7a52-0000-4000-8000-000000000002")
-
         rows = ended(client, state.handle, statement).rows
         assert rows is not None
         assert len({row["n"] for row in rows}) == 25000

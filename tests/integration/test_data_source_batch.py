@@ -63,7 +63,6 @@ def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spar
     options = door.options(channelColumn="P", batchId=1, omitColumns="NOTE")
     _write(plan, options)
     _write(plan, options)
-
     for key in range(5):
         assert door.ids(f"P = 'k{key}'") == list(range(key, 900, 5))
     positions = _positions(door.tokens(*(f"k{key}" for key in range(5))))
@@ -90,15 +89,12 @@ def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, doo
 
 def test_values_arrive_as_they_are(spark, door):
     query = values_query(door.service, door.table, TYPES)
-
     _write(spark.sql(query).coalesce(1), door.options(partitions=1, batchId=1))
-
     assert_arrived(door.service, door.table, TYPES)
 
 
 def test_table_and_mode_are_checked_before_any_row_moves(spark, door):
     rows = _rows(spark, range(10))
-
     assert "PipeNotFoundError" in _refused(rows, door.options(partitions=2, batchId=1, table="NO_SUCH"))
     with pytest.raises(Exception, match="append"):
         rows.write.format("snowpipe").options(**door.options(partitions=2, batchId=1)).mode(

@@ -58,7 +58,6 @@ def _assert_whole(door):
 def test_sorted_rows_are_written_once_and_the_sessions_settings_come_back(spark, rows, door, keys):
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     write_checked(_sorted(rows), door.options(**keys))
-
     _assert_whole(door)
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
 
@@ -68,7 +67,6 @@ def test_write_in_another_thread_finds_the_format_and_leaves_the_thread_without_
     with ThreadPoolExecutor(1) as pool:
         pool.submit(write_checked, _sorted(rows), door.options(**BY_COLUMN)).result()
         assert not pool.submit(lambda: sessions.getActiveSession().isDefined()).result()
-
     assert len(door.ids()) == 100
     assert sessions.getActiveSession().isDefined()
 
@@ -87,7 +85,6 @@ def test_write_in_another_thread_finds_the_format_and_leaves_the_thread_without_
 def test_plan_that_need_not_repeat_is_refused_before_a_row_moves(rows, door, change, keys, text):
     with pytest.raises(ConfigurationError, match=text):
         write_checked(change(rows), door.options(**keys))
-
     assert door.ids() == []
     assert not any(status.exists for status in door.statuses(0, 1, "a", "b").values())
 
@@ -95,10 +92,8 @@ def test_plan_that_need_not_repeat_is_refused_before_a_row_moves(rows, door, cha
 def test_offsets_of_named_channels_need_no_order_that_the_plan_promises(rows, door):
     """The rows of each channel lie in three files, one after the other in none."""
     apart = rows.repartition(2, "ID").sortWithinPartitions("ID")
-
     write_checked(apart, door.options(**BY_BOTH))
     write_checked(apart.unionAll(apart.selectExpr("ID + 100", "P")), door.options(**BY_BOTH))
-
     assert door.ids("P = 'a'") == list(range(0, 200, 2))
     assert door.ids("P = 'b'") == list(range(1, 200, 2))
 

@@ -52,7 +52,6 @@ def _metadata(wheel: zipfile.ZipFile) -> Message:
 def test_each_example_dag_is_a_module_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     folder = f"{NAME}/example_dags/"
     shipped = {name: wheel.read(name) for name in wheel.namelist() if name.startswith(folder)}
-
     assert shipped == {f"{folder}{dag.name}": dag.read_bytes() for dag in (ROOT / "dags").glob("*.py")}
     assert len(shipped) > 10
 
@@ -61,7 +60,6 @@ def test_the_wheel_of_the_service_has_its_data_and_its_command(dist: Path) -> No
     service = _wheel(dist, SERVICE)
     names = ("functions.txt", "parameters.csv", "engine_errors.tsv", "history.sql")
     tables = {f"{SERVICE}/sql/{name}" for name in names}
-
     assert {f"{SERVICE}/openapi.json", f"{SERVICE}/engine/macros.sql", *tables} <= set(service.namelist())
     folders = {name.partition("/")[0] for name in service.namelist()}
     assert folders == {SERVICE, f"{_release(service)}.dist-info"}

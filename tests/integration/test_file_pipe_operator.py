@@ -63,7 +63,6 @@ class TestCreate:
 
     def test_another_pipe_of_that_name_is_an_error_that_shows_both(self, target: PipeTarget) -> None:
         create(target)
-
         with pytest.raises(AirflowFailException, match=r"SKIP_FILE.*if_exists='replace'"):
             create(target, options={"on_error": "SKIP_FILE"})
         with pytest.raises(AirflowFailException, match="AUTO_INGEST"):
@@ -124,7 +123,6 @@ class TestChange:
         target.make_pipe()
         act(target, "status", require_running=True)
         target.service.sql(f"DROP TABLE {target.table}")
-
         with pytest.raises(PipeNotRunningError, match="STOPPED_MISSING_TABLE"):
             act(target, "status", require_running=True)
         assert act(target, "status")["status"]["execution_state"] == "STOPPED_MISSING_TABLE"
@@ -139,7 +137,6 @@ class TestRefresh:
         target.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n", "other.csv": "9,x\n"})
         target.service.sql(f"COPY INTO {target.table} FROM @{target.stage} FILES = ('in/a.csv')")
         done = act(target, "refresh", prefix="in/")
-
         assert done["files"] == ["in/b.csv"]
         wait_for_rows(target, [1, 2])
         again = act(target, "refresh", prefix="in/")

@@ -80,12 +80,10 @@ def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarge
     target.put({"day1/a.csv": "1,x\n2,y\n"})
     store: dict[str, Any] = {}
     options = {"prefix": "day1/", "stage": target.stage, "table": target.table, "mode": "reschedule"}
-
     with pytest.raises(AirflowRescheduleException):
         sensor(conn_id, **options).execute(context(store))
     target.put({"day1/b.csv": "3,x\n"})
     copy(target, "/day1", "FILES = ('a.csv')")
-
     assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
     assert store == {}
 
@@ -94,7 +92,6 @@ def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path)
     target.put({"in/a.csv": "1,x\n", "in/b.csv": "1,x\n"})
     put(target.service, tmp_path, f"%{target.table}", {"t.csv": "1,x\n"})
     hook = SnowpipeHook(conn_id, table=target.table)
-
     assert hook.list_stage(target.stage) == ["in/a.csv", "in/b.csv"]
     assert hook.list_stage(f"@PUBLIC.{target.stage}/in", "b") == ["in/b.csv"]
     assert hook.list_stage(f"@LOCAL.PUBLIC.{target.stage}", "in/b") == ["in/b.csv"]

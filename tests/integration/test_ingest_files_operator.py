@@ -83,7 +83,6 @@ class TestSubmit:
         with pytest.raises(AirflowFailException, match=r"PATTERN.*'a\.txt'"):
             ingest(target, stage=stage)
         done = ingest(target, run="r2", stage=stage, on_unmatched="report")
-
         assert (done["files"], done["unmatched"]) == (["a.csv", "a.txt", "day/b.csv"], ["a.txt"])
         assert target.ids() == [1, 2]
 

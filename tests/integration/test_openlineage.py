@@ -128,7 +128,6 @@ def test_a_sensor_reads_the_table_and_a_stream_that_failed_reports_what_it_had_s
     event = events["wait", "COMPLETE"]
     assert (_names(event["inputs"]), event["outputs"]) == ([TABLE], [])
     assert _channels(event)["small"][0] == "1:2"
-
     event = events["spoiled", "FAIL"]
     assert _names(event["outputs"]) == [TABLE]
     assert sum(one["rejected"] for one in event["run"]["facets"]["snowpipe_channels"]["channels"]) > 0

@@ -57,7 +57,6 @@ def test_rows_in_an_order_that_another_run_need_not_repeat_are_refused(spark, ro
         (hazard, *_) = order_hazards(df)
         with pytest.raises(ConfigurationError, match="same order"):
             refuse_unordered_rows(df, "the rows")
-
     assert hazard.operator == operator
     assert hazard.remedy
 
@@ -84,7 +83,6 @@ def test_rows_in_the_order_of_a_pinned_scan_or_of_a_last_sort_are_taken(spark, r
 def test_layout_that_is_not_pinned_is_refused_for_a_scan_and_under_adaptive_execution(spark, rows):
     (scan,) = order_hazards(rows)
     (adaptive,) = order_hazards(rows.repartition(4, "k").sortWithinPartitions("id"))
-
     assert "spark.sql.files." in scan.reason
     assert adaptive.operator == "AdaptiveSparkPlan"
     assert set(unpinned(spark)) >= {"spark.sql.adaptive.enabled", "spark.sql.files.maxPartitionBytes"}
@@ -110,7 +108,6 @@ def test_layout_that_is_not_pinned_is_refused_for_a_scan_and_under_adaptive_exec
 )
 def test_rows_that_another_run_need_not_have_are_refused(rows, change, operator):
     df = _changed(change, rows)
-
     assert operator.lower() in [hazard.operator.lower() for hazard in row_hazards(df)]
     with pytest.raises(ConfigurationError, match="Nothing was sent"):
         refuse_changing_rows(df, "the rows")

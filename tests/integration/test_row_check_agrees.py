@@ -122,7 +122,6 @@ def _agree(loaded: Loaded, lines: list[bytes]) -> int:
 def test_each_line_gets_the_verdict_of_the_service(loaded: Loaded, seed: int) -> None:
     chance = random.Random(seed)
     lines = [(_broken if chance.random() < 0.2 else _row)(chance) for _ in range(ROWS)]
-
     assert ROWS / 10 < _agree(loaded, lines) < ROWS * 0.9
 
 
@@ -137,7 +136,6 @@ def test_row_that_the_embedded_service_alone_cannot_hold_is_sent(
     local_service: LocalService, columns: str, line: bytes
 ) -> None:
     table = Loaded(local_service, f"SENT_{columns[0]}", columns)
-
     assert RowCheck(table.columns).check(line).faults == ()
     assert table.skipped([line]) == 1
     table.close()

@@ -143,8 +143,6 @@ def test_whole_numbers_of_the_first_rows_do_not_round_what_follows(
     if "evolve_columns" in policy:
         local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{table} (ID INT)")
     source = _source(tmp_path, *({"ID": number, "PRICE": number} for number in range(1000)))
-
     made = _room(**policy).prepare(hook, source, print)
-
     found = RowCheck(made["columns"]).check(b'{"ID":1000,"PRICE":7}\n{"ID":1001,"PRICE":4.75}\n')
     assert [(one.row, one.fault.column) for one in found.faults] == [(1, "PRICE")]

@@ -121,7 +121,6 @@ class TestStopped:
         with pytest.raises(SqlError, match="PUT"):
             stage(target, source, parallel=1)
         target.service.sql(f"REMOVE @{target.stage}/b.csv")
-
         assert stage(target, source)["skipped"] == ["a.csv"]
 
     def test_a_killed_task_begins_no_other_file(self, target: PipeTarget, tmp_path: Path) -> None:

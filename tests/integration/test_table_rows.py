@@ -25,9 +25,7 @@ _OF_STREAMS = [
 def test_every_type_arrives_with_its_value_and_null_stays_null(loads, writer):
     types = [one for one in (*TYPES, *_OF_STREAMS) if writer == "jvm" or one[0] != "VAR"]
     query = values_query(loads.service, loads.table, types)
-
     loads.load(loads.spec(query=query, name="types"))
-
     assert_arrived(loads.service, loads.table, types)
 
 
@@ -64,16 +62,13 @@ def test_value_that_json_cannot_hold_is_refused_before_any_row_moves(loads, valu
 
 def test_number_that_json_cannot_hold_is_null_where_the_author_allows_it(loads):
     loads.load(loads.spec(query=_NAN.format("double('NaN')", ""), name="nan", non_finite="null"))
-
     rows = loads.service.sql(f"SELECT NOTE FROM LOCAL.PUBLIC.{loads.table} ORDER BY ID")
     assert [json.loads(row["NOTE"]) for row in rows] == [{"v": [None]}] * 3
 
 
 def test_binary_is_written_as_the_pipe_reads_it(loads):
     query = "SELECT id AS ID, X'00FF' AS FILE, array(X'C3A4') AS NOTE FROM range(1)"
-
     loads.load(loads.spec(query=query, name="hex", binary="HEX"))
-
     (row,) = loads.service.sql(f"SELECT FILE, NOTE FROM LOCAL.PUBLIC.{loads.table}")
     assert (row["FILE"].upper(), json.loads(row["NOTE"].upper())) == ("00FF", ["C3A4"])
     with pytest.raises(SnowpipeError, match="UTF-8"):
@@ -85,9 +80,7 @@ def test_null_left_out_lets_the_default_apply(loads):
         f"CREATE OR REPLACE TABLE LOCAL.PUBLIC.{loads.table} (ID NUMBER, NOTE VARCHAR DEFAULT 'none')"
     )
     query = "SELECT id AS ID, cast(null as string) AS NOTE FROM range(1)"
-
     loads.load(loads.spec(query=query, name="q", explicit_nulls=False))
-
     assert [row["NOTE"] for row in loads.service.sql(f"SELECT NOTE FROM LOCAL.PUBLIC.{loads.table}")] == [
         "none"
     ]

@@ -78,9 +78,7 @@ def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_positi
 
 def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
     loads.write("a.parquet", range(100))
-
     first = loads.load(loads.spec(ranges=[30, 60]))
-
     assert loads.ids == list(range(100))
     assert [(c.partition, c.rows) for c in first] == [("0", 30), ("1", 30), ("2", 40)]
     with pytest.raises(SourcePositionError, match="range 0"):

@@ -277,9 +277,7 @@ def test_bulk_load_has_a_driver_on_the_cluster_write_its_files(load: Load) -> No
     options = {one: value for one, value in load.options.items() if one not in ("source", "channel_prefix")}
     query = "SELECT id AS ID FROM range(4000)"
     operator = SnowpipeBulkLoadOperator(**options, source={"query": query}, stage=f"@{load.table}")
-
     value = operator.execute({**task_context(), "task_state_store": load.state})
-
     assert value["rows_loaded"] == 4_000, load.yarn.logs()
     assert ids(load.service, load.table) == list(range(4_000))
     assert len(load.applications()) == 1

@@ -24,7 +24,6 @@ def test_downstream_does_not_start_before_the_commit(stack: Stack, tmp_path: Pat
         assert run.rows() == 0
         assert run.task("downstream")["start_date"] is None
         last_uncommitted = time.time()
-
     run.wait()
     run.assert_every_row_is_there_once()
     assert last_uncommitted < run.started("downstream")

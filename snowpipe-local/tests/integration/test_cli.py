@@ -23,9 +23,7 @@ def test_spark_connection_is_exported_where_there_is_none(
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
     if own is not None:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", own)
-
     exported = variables(DataDirectory(local_service.data_dir))["AIRFLOW_CONN_SPARK_DEFAULT"]
-
     assert json.loads(exported) == json.loads(own or '{"conn_type": "spark", "host": "local[*]"}')
 
 
