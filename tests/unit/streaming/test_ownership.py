@@ -131,6 +131,10 @@ class TestOtherChannels:
         assert sorted(snowpipe.channels) == ["bare", "new_p", "none", "old_q"]
         assert snowpipe.did("drop") == ["drop old_p", "drop older_p"]
 
+    def test_give_their_positions_where_a_run_that_died_has_recorded_them(self, earlier):
+        last = {own("p").partition: ("old_p", own("p").source.begun(own("p").status))}
+        assert replace(earlier, last=last).hand_over([own("p", rebind="continue")]) == {"new_p": (8, 0)}
+
     def test_whose_position_the_source_has_no_more_are_left(self, snowpipe, earlier):
         with pytest.raises(errors.SourcePositionError, match="new_p 7"):
             earlier.hand_over([own("p", rebind="continue")], refuse)
