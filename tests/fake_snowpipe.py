@@ -110,6 +110,7 @@ class FakeChannel:
     received: list[Call] = field(default_factory=list)
     answered: dict[str, Answer] = field(default_factory=dict)
     created_on_ms: int = 1700000000000
+    """When it was created; a channel that was dropped before it is older."""
 
     @property
     def position(self) -> str | None:
@@ -185,6 +186,7 @@ class FakeSnowpipe:
         self.rejects: Callable[[Any], bool] = lambda row: False
         self.token_life = 3600.0
         self._rows_of_dropped: list[Any] = []
+        self._dropped = 0
         self._faults: list[_Fault] = []
         self._tokens: dict[str, float] = {}
         self._lock = threading.RLock()
@@ -247,7 +249,9 @@ class FakeSnowpipe:
 
     def channel(self, name: str, **state: Any) -> FakeChannel:
         """A channel, made with this state if it is not there."""
-        return self.channels.setdefault(name, FakeChannel(**state))
+        return self.channels.setdefault(
+            name, FakeChannel(**{"created_on_ms": 1700000000000 + self._dropped, **state})
+        )
 
     def open_elsewhere(self, name: str) -> None:
         self.channel(name).open()
@@ -336,6 +340,7 @@ class FakeSnowpipe:
         if gone is None:
             return error(404, MISSING)
         self._rows_of_dropped += gone.rows
+        self._dropped += 1
         return _json({})
 
     def _append(self, call: Call) -> Answer:

@@ -53,20 +53,20 @@ class Loaded:
         source, hook = self.source(), self.hook()
         name = "src" if self.other is None else source.default_name
         pipe, url = hook.pipe_name(), hook.account_url()
-        record = SourceRecord.read(pipe.address(url), source)
+        record, sent = SourceRecord.read(pipe.address(url), source), False
         with self.service.client(self.table) as client:
-            plan = JobPlan(
-                "app", url, pipe, prefix, name, source, ca_bundle=str(self.service.ca_file),
-                credentials_variable="NONE", rebind=rebind, last_checkpoints=record.last_checkpoints(),
-                renew=tuple(record.quiet(now)),
-                **self.rules,
-            )  # fmt: skip
-            before, run = (Run(plan, client, list_channels=hook.list_channels) for _ in range(2))
-            if not before.has_no_rows():
-                begun = [SeenChannel(*one) for one in before.begin().items()]
-                record.write(begun, (), now, self.how(before, f"{prefix}_{name}_"), sends=True)
-            run.prepare()
-            run.load(InProcessSpark())
+            while not sent:
+                plan = JobPlan(
+                    "app", url, pipe, prefix, name, source, ca_bundle=str(self.service.ca_file),
+                    credentials_variable="NONE", rebind=rebind, last_checkpoints=record.last_checkpoints(),
+                    renew=tuple(record.quiet(now)), is_recorded=True,
+                    **self.rules,
+                )  # fmt: skip
+                run = Run(plan, client, list_channels=hook.list_channels)
+                run.prepare()
+                sent = run.load(InProcessSpark())
+                begun = [SeenChannel(*one) for one in run.report(0).begun.items()]
+                record = record.write(begun, (), now, self.how(run, f"{prefix}_{name}_"), sends=True)
             run.verify()
             run.finish()
         seen = [

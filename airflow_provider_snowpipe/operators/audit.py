@@ -115,11 +115,16 @@ def audit_pipe(
         audits |= {one.channel: one for one in source.count(own)}
     name = pipe.default_table or next((one.table for one in listed.values()), None)
     if name is None:
-        return PipeAudit(pipe, tuple(audits.values()), notes=(*notes, "the table of the pipe is not known"))
-    before = sum(max(one.rows_before, 0) for record in records for one in record.channels.values())
+        known = tuple(one.compared(None) for one in audits.values())
+        return PipeAudit(pipe, known, notes=(*notes, "the table of the pipe is not known"))
+    moved = [one.rows_before for record in records for one in record.channels.values()]
+    before = sum(max(rows, 0) for rows in moved)
     inserted = sum(one.inserted for one in audits.values())
     table = (pipe.database, pipe.schema, name)
-    counted = TableAudit(name, *_rows_of(hook, table, inserted + before), other_rows)
+    again = sum(one.sent_again for one in audits.values())
+    rows = _rows_of(hook, table, inserted + before)
+    counted = TableAudit(name, *rows, other_rows, again, before - sum(moved))
+    audits = {name: one.compared(counted) for name, one in audits.items()}
     if depth == "rows":
         audits |= _compared(hook, table, sources, audits, notes)
     return PipeAudit(pipe, tuple(audits.values()), counted, tuple(notes))

@@ -223,12 +223,13 @@ class SourceRecord:
         loaded: LoadedSource,
         *,
         sends: bool = False,
-    ) -> None:
+    ) -> Self:
         """Write down what a run has left, or is about to send.
 
         :param seen: its channels
         :param renewed: the channels that it has opened again
         :param sends: True before rows are sent, which takes the record
+        :return: the record as it is now
         :raises RecordUnavailableError: if it cannot be written and ``sends``
         """
         opened = set(renewed)
@@ -255,15 +256,17 @@ class SourceRecord:
         channels = replaced(self.channels)
         is_same = loaded == self.loaded or not (channels or loaded.source_log)
         if channels == self.channels and is_same:
-            return
+            return self
         try:
             # Another task may have written meanwhile what it has left of other channels.
             others = self.of_key(self.key) or self
-            self._keep(replaced(others.channels), loaded)
+            channels = replaced(others.channels)
+            self._keep(channels, loaded)
         except Exception as error:  # the rows are committed, and the tokens show it
             if sends and not isinstance(error, ImportError):  # in a process that no Airflow runs
                 raise RecordUnavailableError(f"Airflow does not take {self.key!r}: {error}") from error
             log.warning("the last checkpoints of %s could not be kept: %s", self.address, error)
+        return replace(self, channels=channels, loaded=loaded)
 
     def forget(self, channel: str) -> None:
         """Forget the last checkpoint of a channel, whose source partition is to be loaded again."""

@@ -137,6 +137,10 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _ended(self, run: DriverRun) -> Any:
         """Take over what a driver has left that has ended well; None if it has not, or left nothing."""
 
+    def _goes_on(self, run: DriverRun) -> bool:
+        """Return whether a driver has ended well that leaves the work to another one, which begins now."""
+        return False
+
     @abstractmethod
     def _failure(self, run: DriverRun, output: str) -> tuple[str, bool] | None:
         """Return why a driver did not end well, and whether a retry is pointless; None if nobody knows.
@@ -251,7 +255,9 @@ class SparkDriverOperator(SparkSubmitOperator):
         settings, show = self._cluster_settings(context), self._show_page(context)
         self._run = run = ClusterRun(settings, Submission(**submission), memory, self.log, show)
         run.follow()
-        return self._left_by_earlier(run, context, memory) if is_earlier else self._outcome(run, memory)
+        return (
+            self._left_by_earlier(run, context, memory) if is_earlier else self._outcome(run, context, memory)
+        )
 
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
         """Stop an application that still runs when the time of its deferred task is over."""
@@ -278,13 +284,16 @@ class SparkDriverOperator(SparkSubmitOperator):
             self.log.warning("%s; its report shows that all is done, which counts", application)
         return found
 
-    def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
+    def _outcome(self, run: DriverRun, context: Context, memory: DriverMemory) -> Any:
         """What a driver has left; its report and what is committed decide, not what the cluster reports."""
         left, failure = "left no report", None
         try:
             found = self._taken(run)
             if found is not None:
                 return found
+            if self._goes_on(run):
+                self._clean_up()
+                return self._start(context, memory)
             failure = self._failure(run, _last_lines(run))
         except UnreadableReportError as error:
             if not isinstance(run, ClusterRun):
@@ -385,12 +394,15 @@ class SparkDriverOperator(SparkSubmitOperator):
             found = self._taken(run)
             if found is not None:
                 return found
-            text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
+            text, permanent = "", False
+            if not self._goes_on(run):
+                text, permanent = self._failure(run, _last_lines(run)) or ("it left no report", False)
         except UnreadableReportError as error:
             text, permanent = str(error), False
         if permanent:
             raise AirflowFailException(text)
-        self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
+        if text:
+            self.log.warning("the driver of an earlier try did not finish (%s); a new one resumes", text)
         self._clean_up()
         return self._start(context, memory)
 
@@ -427,7 +439,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             text, permanent = found
             raise (AirflowFailException if permanent else AirflowException)(text) from None
         self._wait(run, is_earlier=False)
-        return self._outcome(run, memory)
+        return self._outcome(run, context, memory)
 
     def _clean_up(self) -> None:
         run, self._run = self._run, None

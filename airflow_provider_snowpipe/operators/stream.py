@@ -57,6 +57,7 @@ from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.limits import DEFAULT_RETRY, BatchLimits, RetryPolicy
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.triggers.commit import (
     SnowpipeCommitTrigger,
     deferral_limit,
@@ -215,6 +216,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _working(self, context: Context) -> Iterator[DriverMemory]:
         """Name the run; where it fails, leave what is known of the channels: such a task has no value."""
         memory = DriverMemory(context, durable=self.durable)
+        self._known = None
         self._name_application(context)
         self._run_mark = self._name_run(context)
         with self._ending(memory):
@@ -311,9 +313,22 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _ended(self, run: DriverRun) -> SubmittedLoad | None:
         report = report_of(run.text(REPORT_FILE))
-        if report is None or report.error is not None:
+        if report is None or report.error is not None or report.begun:
             return None
         return self._sent(report, self._source()[0].offset_format)
+
+    def _goes_on(self, run: DriverRun) -> bool:
+        report = report_of(run.text(REPORT_FILE))
+        return report is not None and self._has_begun(report)
+
+    def _has_begun(self, report: RunReport) -> bool:
+        """Record channels that are about to get their first rows; False where there are none."""
+        if not report.begun:
+            return False
+        self.log.info("recorded before the first row: %s", counted(len(report.begun), "new channel"))
+        seen = [SeenChannel(*one) for one in report.begun.items()]
+        self._write_record(self._pipe_hook(), seen, report.reading, sends=True)
+        return True
 
     def _sent(self, report: RunReport, offset_format: str) -> SubmittedLoad:
         for line in report_lines(report):
@@ -361,19 +376,18 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         hook = self._pipe_hook()
         rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
         plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, rules, memory)
-        report, run, begun = None, None, dict[str, str]()
+        report, run, begun = None, None, None
         try:
             with hook.get_client(retry=DEFAULT_RETRY if master else RetryPolicy(budget_seconds=0)) as client:
                 run = run_of(plan, client, self._source()[1])
                 report = run.without_rows()
-                begun = run.begin() if report is None else {}
+                begun = run.begin() if report is None else None
         except (SnowpipeError, OSError, ImportError) as error:
             if master and isinstance(error, SnowpipeError) and error.retryable:
                 raise end_of_task(error) from error
             self.log.info("whether there are new rows is left to the driver: %s", error)
-        if run is not None and begun:
-            seen = [SeenChannel(name, token) for name, token in begun.items()]
-            self._write_record(hook, seen, run.reading, sends=True)
+        if begun is not None:
+            self._has_begun(begun)
         is_unread = report is None or all(one.from_token is None for one in report.channels)
         if report is None or (is_unread and self._schema_policy().changes_table):
             if master and run is not None and run.is_small():
@@ -410,6 +424,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             "last_checkpoints": record.last_checkpoints(),
             **self._copied(hook, record),
             "renew": tuple(record.quiet(dt.datetime.now(dt.UTC))),
+            "is_recorded": True,
             **keys,
             **rules,
         }
@@ -460,8 +475,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             self.dead_letter_path or None,
             **(copied or record.copied),
         )
-        record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
-        self._known = None
+        self._known = record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
 
     def _copied(self, hook: SnowpipeHook, record: SourceRecord) -> dict[str, str]:
         """The log by which COPY or a pipe has loaded files of the source, and when the table was created."""

@@ -216,9 +216,15 @@ def is_begun(token: str, status: ChannelStatus | None = None) -> bool:
     :param status: a channel; True only if it is the one that it was written of
     """
     found = _Written.of(token)
-    if found is None or status is None:
-        return found is not None and found.run.startswith(_BEGUN)
-    return status.exists and found.run in (f"{_BEGUN}{status.created_on_ms}", f"{_BEGUN}0")
+    run = token if found is None else found.run
+    if status is None:
+        return run.startswith(_BEGUN)
+    return status.exists and run in (begun_token(status.created_on_ms), begun_token(0))
+
+
+def begun_token(created_on_ms: int | None) -> str:
+    """Write what stands for the token of a channel without one that is about to get rows."""
+    return f"{_BEGUN}{created_on_ms or 0}"
 
 
 def is_checkpoint(token: str | None) -> bool:
@@ -438,12 +444,14 @@ class ChannelSource:
         """Write what is known of a channel without a token that is about to get rows.
 
         It has the form of a checkpoint of 0 rows, and instead of the run it has the time when the channel was
-        created, or 0. So a channel that has lost rows is told from one that has not committed any.
+        created, or 0, which is all of it for bare positions. So a channel that has lost rows is told from one
+        that has not committed any.
 
         :param end: up to which position rows will be sent, None where that is not known
         """
+        created = begun_token(status.created_on_ms)
         what = ("NULL" if end is None else end, self.positions.code, _VERSION, self.binding.digest, 0)
-        return _AS_WRITTEN.format(*what, f"{_BEGUN}{status.created_on_ms or 0}", 0)
+        return created if self.is_bare else _AS_WRITTEN.format(*what, created, 0)
 
 
 def source_changed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -40,11 +40,14 @@ class KeptToken:
     :param offset_token: the committed offset token, None for NULL
     :param unchanged_since: when a backup saw this token first, with a time zone
     :param rows_inserted: rows of the channel that were visible then
+    :param created_on_ms: when the channel was created, by which one that was recorded before its first row is
+        told from one that was created again
     """
 
     offset_token: str | None
     unchanged_since: dt.datetime
     rows_inserted: int = 0
+    created_on_ms: int | None = None
 
     def expires_at(self) -> dt.datetime:
         """When the channel is deleted at the latest, unless it takes rows before."""
@@ -125,11 +128,8 @@ def take_backup(
     """
     before = {} if previous is None else dict(previous.channels)
     committed = {name: status.committed for name, status in statuses.items()}
-    lost = {
-        name: kept
-        for name, kept in before.items()
-        if kept.offset_token is not None and committed.get(name) is None
-    }
+    gone = {name: kept for name, kept in before.items() if committed.get(name) is None}
+    lost = {name: kept for name, kept in gone.items() if kept.offset_token is not None}
     if lost and not keep_lost:
         shown = first_few([f"{name!r} (token {one.offset_token})" for name, one in sorted(lost.items())])
         raise SourcePositionError(
@@ -139,7 +139,7 @@ def take_backup(
         )
     _warn_of_recreated(pipe, before, statuses)
     found = {
-        name: KeptToken(status.committed, now, status.rows_inserted)
+        name: KeptToken(status.committed, now, status.rows_inserted, status.created_on_ms)
         if name not in before or _has_moved(status, before[name])
         else before[name]
         for name, status in statuses.items()
@@ -147,7 +147,8 @@ def take_backup(
     }
     for name in sorted(statuses.keys() - found.keys() - before.keys()):
         log.warning("channel %r of pipe %s does not exist: the backup has no token of it", name, pipe)
-    return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
+    begun = {name: kept for name, kept in gone.items() if kept.created_on_ms is not None}
+    return OffsetBackup(pipe, now, {**found, **begun, **lost}, offset_format)
 
 
 def _warn_of_recreated(
@@ -176,7 +177,8 @@ def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
     token = entry["offset_token"]
     if token is not None and not isinstance(token, str):
         raise ValueError(f"channel {name!r} has the token {token!r}, which is not text")
-    return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]))
+    created = entry.get("created_on_ms")
+    return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]), created)
 
 
 def _time(text: str) -> dt.datetime:
@@ -206,17 +208,24 @@ def read_backup(path: str, pipe: PipeName) -> OffsetBackup | None:
 
 
 def keep_backup(
-    client: SnowpipeClient, path: str, moved: Mapping[str, ChannelStatus], offset_format: str | None
+    client: SnowpipeClient,
+    path: str,
+    moved: Mapping[str, ChannelStatus],
+    offset_format: str | None = None,
+    unused: Iterable[str] = (),
 ) -> None:
     """Write what a load has committed into the pipe's backup, and renew the channels that are quiet.
 
     Tokens of the other channels stay in it, also those of channels that are gone.
 
     :param moved: the channels of the load, as they are now
+    :param unused: channels that have got no row; without a token they are forgotten
     :raises ConfigurationError: if the file cannot be read or written
     """
     now = dt.datetime.now(dt.UTC)
     before = read_backup(path, client.pipe) or OffsetBackup(client.pipe, now, {})
+    new = {name for name in unused if name in before.channels and not before.channels[name].offset_token}
+    before = replace(before, channels={n: k for n, k in before.channels.items() if n not in new})
     at_rest = {name: kept.unchanged_since for name, kept in before.channels.items() if name not in moved}
     due = quiet_channels(at_rest, now)
     found = client.channel_statuses(due) if due else {}

@@ -70,14 +70,23 @@ class OwnChannel:
         return self.status.committed is None and not self.source.is_bare
 
     def is_unknown_to(self, last: LastCheckpoints) -> bool:
-        """True where it is new, and no run is known that has ended with a checkpoint of its partition."""
-        known = last.get(self.partition)
-        return self.is_new and self.recorded is None and (known is None or is_begun(known[1]))
+        """True where it has no token, and no run has recorded that it would get rows."""
+        known = last.get(self._key)
+        is_known = known is not None and (self._waits(*known) or not is_begun(known[1]))
+        return self.status.committed is None and self.recorded is None and not is_known
 
     def last_in(self, last: LastCheckpoints) -> tuple[str, str] | None:
         """The last checkpoint of its source partition, None where it has not committed a row since then."""
-        known = last.get(self.partition)
-        return None if known is None or is_begun(known[1], self.status) else known
+        known = last.get(self._key)
+        return None if known is None or self._waits(*known) else known
+
+    def _waits(self, channel: str, token: str) -> bool:
+        """True where it is the channel that was recorded before its first row."""
+        return channel == self.name and is_begun(token, self.status)
+
+    @property
+    def _key(self) -> str:
+        return self.name if self.source.is_bare else self.partition
 
     @property
     def is_of_another(self) -> bool:
@@ -124,16 +133,8 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
                 f"channel {one.name!r} has no offset token, and this source was loaded before: {earlier}. "
                 f"Nothing was sent. {lost}Set rebind='restart' where its rows are not in the table"
             )
-        is_unstarted_bare = one.source.is_bare and one.status.committed is None
-        if is_unstarted_bare and one.name in last and one.source.rebind != "restart":
-            raise SourcePositionError(
-                f"channel {one.name!r} has no offset token, and an earlier run has seen "
-                f"{last[one.name][1]!r}: it was dropped, or deleted after 30 days without rows. Nothing was "
-                "sent. Set the token of the last row that is in the table (SnowpipeResetOffsetOperator), or "
-                "rebind='restart' where none is"
-            )
         known = one.last_in(last)
-        if known is None or not one.is_new or one.source.rebind == "restart":
+        if known is None or one.status.committed is not None or one.source.rebind == "restart":
             continue
         if is_begun(known[1]):
             raise SourcePositionError(
@@ -141,6 +142,12 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
                 f"channel {known[0]!r} (up to {known[1]!r}): it was dropped since, or deleted after 30 days "
                 "without rows. Nothing was sent. Some of those rows may be in the table: delete them, and "
                 "set rebind='restart'"
+            )
+        if one.source.is_bare:
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and an earlier run has seen {known[1]!r}: it was "
+                "dropped, or deleted after 30 days without rows. Nothing was sent. Set the token of the last "
+                "row that is in the table (SnowpipeResetOffsetOperator), or rebind='restart' where none is"
             )
         if one.source.rebind is None:
             raise SourcePositionError(
@@ -180,8 +187,6 @@ class EarlierChannels:
         :raises SourcePositionError: if a channel has lost its token
         :raises RowsRejectedError: if the other one has rejected rows that nobody has reported; they are now
         """
-        if self.last is not None:
-            refuse_lost(channels, self.last)
         asked = {
             one.partition: one
             for one in channels
@@ -204,8 +209,8 @@ class EarlierChannels:
                     "it, or rebind='restart' to load everything again"
                 )
             taken.append((mine, other.name))
-        if self.last is None:  # the source's own record does not show which channel has committed
-            refuse_lost(channels, None)
+        taking = {mine.name for mine, _ in taken}
+        refuse_lost([one for one in channels if one.name not in taking], self.last)
         moved = self._take(taken, check)
         last = _known(channels, self.last)
         for one in channels:

@@ -6,7 +6,6 @@ import datetime as dt
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,10 +15,8 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
-from tests.fake_snowpipe import KilledError
 from tests.iceberg_tables import IcebergTable
 from tests.loaded_folder import Loaded, variables
 from tests.local_connection import connect, context, ids, make_table
@@ -89,24 +86,21 @@ def test_a_partition_that_was_deleted_meanwhile_is_refused_and_goes_on_where_it_
     assert days.is_whole
 
 
-@pytest.mark.parametrize("dies_once", [True, False])
-def test_a_partition_whose_first_run_died_is_loaded_or_refused_where_its_channel_is_lost(
-    days: Days, monkeypatch: pytest.MonkeyPatch, dies_once: bool
+def test_rows_of_a_write_that_died_are_not_sent_again_where_its_channel_was_lost(
+    days: Days, tmp_path: Path
 ) -> None:
-    days.load.write("a/1.ndjson")
-    for step in ("verify",) if dies_once else ("load", "verify"):
-        with monkeypatch.context() as patch:
-            patch.setattr(Run, step, Mock(side_effect=KilledError))
-            with pytest.raises(KilledError):
-                days.run()
-    assert ids(days.load.service, days.load.table) == [0, 1, 2], "the channel of the first try was there"
-    days.passes(31)
-    for rebind in (None, "continue"):
-        with pytest.raises(SourcePositionError, match=r"30 days.*rebind='restart'"):
-            days.run(rebind=rebind)
-    days.load.sql("DELETE FROM {T}")
-    days.run(rebind="restart")
-    assert days.is_whole
+    door = Door(days.load.service, "DIED", tmp_path / "credentials.json", columns="ID NUMBER").create()
+    options = WriteOptions.parse(
+        door.options(partitions="2", offsetColumn="ID", offsetBackup=str(tmp_path / "offsets.json"))
+    )
+    rows = pa.record_batch({"ID": [1, 2]})
+    for is_lost in (False, True):
+        task = Task(options, prepare(options, integer_offsets=True), None, 0, 0)
+        assert bool(task.run(iter([rows])).error_type) == is_lost
+        assert ids(days.load.service, "DIED") == [1, 2]
+        if not is_lost:
+            with days.load.service.client("DIED") as client:
+                client.drop_channel(options.channel(0))
 
 
 def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(

@@ -39,7 +39,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
-from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Checkpoint
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Checkpoint, is_begun
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -101,7 +101,8 @@ class Prepared:
 
     :param token: a scoped token, the only credential that leaves the driver
     :param columns: the table's columns, none where rows are not checked
-    :param known: the last checkpoints in the offset backup, by channel
+    :param known: what the offset backup has of channels: last checkpoints, or when one was created that was
+        about to get rows
     """
 
     token: ScopedToken
@@ -199,9 +200,10 @@ class Task:
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
         last = self.prepared.known.get(channel)
-        if last is not None and status.committed is None:
+        if last is not None and status.committed is None and not is_begun(last, status):
+            how = "a write was about to send rows" if is_begun(last) else f"{last!r} was committed"
             raise SourcePositionError(
-                f"channel {channel!r} has no offset token, and {last!r} was committed: it was dropped, or "
+                f"channel {channel!r} has no offset token, and {how}: it was dropped, or "
                 "deleted after 30 days without rows. Nothing was sent on it. Restore the tokens from "
                 f"{options.offset_backup} (airflow snowpipe restore), or delete the channel there where its "
                 "rows are not in the table"

@@ -69,10 +69,10 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
                 check_versions()
             run.prepare()
             tasks = LocalTasks(plan.local_master) if plan.local_master else session.executors()
-            run.load(tasks, partial(_begins, plan))
-            session.stop()
-            run.verify()
-            run.finish()
+            if run.load(tasks, partial(_begins, plan)):
+                session.stop()
+                run.verify()
+                run.finish()
         except SnowpipeError as error:
             failed = run.report(began, error)
             write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
@@ -82,7 +82,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         report = run.report(began)
         write_beside_report(plan, Path(plan.report_path).name, report.to_json())
         run.mark_reported()
-    for channel in report.channels:
+    for channel in report.channels if not report.begun else ():
         print(
             f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
             f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected_words} "

@@ -90,6 +90,8 @@ class JobPlan:
     :param table_created: with that log, when the table was created, as the account writes it; empty for not
         known
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
+    :param is_recorded: True where whoever submits the run records each channel without a token before it gets
+        rows: where ``last_checkpoints`` lacks one, the run sends nothing and ends with those in its report
     """
 
     application: str
@@ -121,6 +123,7 @@ class JobPlan:
     source_log: str = ""
     table_created: str = ""
     renew: tuple[str, ...] = ()
+    is_recorded: bool = False
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from airflow_provider_snowpipe.streaming.arguments import SentRows, UnloadedRow, add_counts
-from airflow_provider_snowpipe.streaming.checkpoint import position_of
+from airflow_provider_snowpipe.streaming.checkpoint import is_begun, position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 
@@ -134,6 +134,11 @@ class RunReport:
     reading: str = ""
     columns: tuple[str, ...] = ()
     unloaded: tuple[UnloadedRow, ...] = ()
+
+    @property
+    def begun(self) -> dict[str, str]:
+        """What is to be recorded of channels without a token; the run has sent nothing if there are any."""
+        return {one.channel: one.to_token for one in self.channels if one.to_token and is_begun(one.to_token)}
 
     @property
     def rows(self) -> int:

@@ -138,6 +138,8 @@ class Run:
         if source is None:
             return False
         self._take_partitions(source, source.partitions())
+        if self._plan.last_checkpoints is not None:
+            refuse_lost(self._own(), self._plan.last_checkpoints)
         latest = time.monotonic() + _QUICK_SECONDS
         for name, partition in self._partitions.items():
             if not isinstance(partition, SourcePartition) or time.monotonic() > latest:
@@ -189,23 +191,32 @@ class Run:
             unloaded=self._unloaded,
         )
 
-    def begin(self) -> dict[str, str]:
-        """Claim the rows, and create the channels; what is known of those without a token, by channel.
+    def begin(self) -> RunReport | None:
+        """Claim the rows, and create the channels of new partitions, for whoever records them.
 
-        A channel that is there and then lost is told by it from one that has not got a row yet. Nothing is
-        known where Spark alone lists the partitions.
+        :return: a report of them; None where there are none, or Spark alone lists the partitions
         """
-        if all(status.committed for status in self._start.values()):
-            return {}
-        known = self._plan.last_checkpoints or {}
-        new = {one.name: one for one in self._own() if one.is_unknown_to(known) and self._has_rows(one.name)}
+        new = [name for name in self._unrecorded() if self._has_rows(name)]
+        # A source's own record has its identity from the first claim on.
         if self._source is None or not new or not self._claims(self._source):
-            return {}  # a source's own record has its identity from the first claim on
+            return None
+        self._create(new)
+        return self.report(time.monotonic())
+
+    def _unrecorded(self) -> list[str]:
+        """The channels without a token of which nobody has recorded that they get rows."""
+        known = self._plan.last_checkpoints or {}
+        return [one.name for one in self._own() if one.is_unknown_to(known)]
+
+    def _create(self, new: Sequence[str]) -> None:
+        """Create channels, and report what tells one that is lost from one that has not got a row yet."""
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
-            missing = (name for name, one in new.items() if not one.status.exists)
-            list(pool.map(self._client.open_channel, missing))
-        now = self._client.channel_statuses(list(new))
-        return {name: one.source.begun(now[name]) for name, one in new.items()}
+            list(pool.map(self._client.open_channel, (n for n in new if not self._start[n].exists)))
+        now = self._client.channel_statuses(new)
+        self.channels = tuple(
+            ChannelReport(name, self._partitions[name].name, to_token=self._sources[name].begun(now[name]))
+            for name in new
+        )
 
     def _has_rows(self, name: str) -> bool:
         left = self._partitions[name].behind(None)
@@ -268,8 +279,6 @@ class Run:
         self._take_statuses(self._client.channel_statuses(list(self._partitions)))
         for name, start in self._found.items():
             check_balance(name, start.excess, plan.on_imbalance)
-        if plan.last_checkpoints is not None:
-            refuse_lost(self._own(), plan.last_checkpoints)
         self._refuse_other_spellings()
         for name, position in self._committed.items():
             self._check(name, position)
@@ -307,9 +316,10 @@ class Run:
         self,
         spark: SparkContext | LocalTasks,
         begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None,
-    ) -> None:
+    ) -> bool:
         """Find each channel's position in the source and send what lies behind it, one task a channel.
 
+        :return: False where nothing was sent, since :attr:`channels` are new and have to be recorded first
         :param spark: the context whose executors do the work, a session of Spark Connect, or the tasks of
             this process
         :param begins: gets what the run found on each channel, before it opens one
@@ -323,6 +333,10 @@ class Run:
         pending = rounds.locate(self._partitions, self._committed)
         settings = self._settings
         partitions = {work.channel: work.partition for work in pending}
+        new = [name for name in self._unrecorded() if name in partitions] if self._plan.is_recorded else []
+        if new:
+            self._create(new)
+            return False
         begins(self._started(partitions))
         idle_rounds, began = 0, time.monotonic()
         while pending:
@@ -344,6 +358,7 @@ class Run:
                     f"{self._plan.pipe} got nowhere in {idle_rounds} rounds; check this machine's clock"
                 )
         self._pass_what_is_no_row()
+        return True
 
     def verify(self, now: Mapping[str, ChannelStatus] | None = None) -> None:
         """Read what is committed now and hold it against what was sent; the run's only evidence.

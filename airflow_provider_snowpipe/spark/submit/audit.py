@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from airflow_provider_snowpipe.spark.source import (
     Partition,
@@ -32,6 +32,8 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 _LIMITS = BatchLimits()
+_AuditT = TypeVar("_AuditT", bound="ChannelAudit")
+_BY_HAND = "the token was set by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class ChannelAudit:
     :param rows: rows that its checkpoint counts, None where its token is not a checkpoint
     :param source_rows: rows of the source up to the checkpoint, None where they were not counted
     :param dead_lettered: of these, rows that were put aside
+    :param sent_again: rows that were sent and that the source has not, such as those sent again after a reset
     """
 
     channel: str
@@ -66,8 +69,22 @@ class ChannelAudit:
     rejected: int
     source_rows: int | None = None
     dead_lettered: int = 0
+    sent_again: int = 0
     differences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def compared(self, table: TableAudit | None) -> Self:
+        """Judge the rows that it has sent and that the source has not.
+
+        A reset sets a token back to load rows again that were deleted: the table has each of them once then.
+        """
+        rows, sent = self.source_rows or 0, self.sent_again
+        if not sent:
+            return self
+        if table is not None and table.has_rows_once:
+            return _noted(self, f"{counted(sent, 'row')} that were sent again are in the table once")
+        loaded = f"the source has {rows:,} rows up to {self.committed}, and {rows + sent:,} were loaded"
+        return _differing(self, f"{loaded} or put aside: a file has changed since, or {_BY_HAND}")
 
 
 def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> ChannelAudit:
@@ -203,15 +220,16 @@ class SourceAudit:
             aside = sum(store.count(position) for store in opened)
         sent = (one.rows or 0) + seen.rows_before + seen.rejected
         whose = f"channel {one.channel!r}: "
-        audited = replace(one, source_rows=rows, dead_lettered=aside)
+        more = sent + aside - rows
+        audited = replace(one, source_rows=rows, dead_lettered=aside, sent_again=max(more, 0))
         if changed is not None and changed.startswith(whose):
             audited = _differing(audited, changed.removeprefix(whose))
-        if rows != sent + aside:
+        if more < 0:
             audited = _differing(
                 audited,
                 f"the source has {rows:,} rows up to {position}, and {sent:,} were loaded"
                 + (f" and {aside:,} put aside" if aside else "")
-                + ": a file has changed since, or the token was set by hand",
+                + f": a file has changed since, or {_BY_HAND}",
             )
         return audited
 
@@ -237,11 +255,11 @@ def _rows(partition: SourcePartition[Any], committed: Offset | None) -> tuple[in
     return rows, undecoded
 
 
-def _differing(one: ChannelAudit, text: str) -> ChannelAudit:
+def _differing(one: _AuditT, text: str) -> _AuditT:
     return replace(one, differences=(*one.differences, text))
 
 
-def _noted(one: ChannelAudit, text: str) -> ChannelAudit:
+def _noted(one: _AuditT, text: str) -> _AuditT:
     return replace(one, notes=(*one.notes, text))
 
 
@@ -325,7 +343,7 @@ class TableRows:
                 audited = _differing(
                     audited, f"in the table twice: {counted(more, 'row')} of {name}, {first}"
                 )
-        missing = one.inserted + before - sum(rows.different for rows in own.values())
+        missing = one.inserted - one.sent_again + before - sum(rows.different for rows in own.values())
         if missing <= 0 or one.rows is None:
             return audited
         gaps = [f"number {rows.gap} of {name}" for name, rows in own.items() if rows.gap is not None]
@@ -346,6 +364,8 @@ class TableAudit:
     :param streamed: rows that its channels have inserted, and earlier channels whose positions they took over
     :param copied: rows that COPY and file pipes have loaded, as far as load history knows
     :param others: rows that the caller says others have inserted
+    :param sent_again: of the streamed ones, rows that the sources have not
+    :param restarted: of the streamed ones, rows before a restart, which its author may have deleted
     """
 
     table: str
@@ -353,12 +373,23 @@ class TableAudit:
     streamed: int
     copied: int
     others: int = 0
+    sent_again: int = 0
+    restarted: int = 0
+
+    @property
+    def _more(self) -> int:
+        return self.rows - self.streamed - self.copied - self.others
+
+    @property
+    def has_rows_once(self) -> bool:
+        """True where it lacks as many rows as were sent again."""
+        return -self._more in (self.sent_again, self.sent_again + self.restarted)
 
     @property
     def differences(self) -> tuple[str, ...]:
         """What does not agree, in words."""
-        more = self.rows - self.streamed - self.copied - self.others
-        if not more:
+        more = self._more
+        if not more or self.has_rows_once:
             return ()
         how = "more" if more > 0 else "fewer"
         why = "inserted by others (other_rows)" if more > 0 else "deleted"

@@ -68,6 +68,28 @@ def test_a_token_that_was_set_by_hand_and_a_channel_that_was_recreated_are_found
     assert load.differs("3 fewer rows", "balance")
 
 
+@pytest.mark.parametrize("how", ["reset", "restart"])
+def test_rows_that_were_deleted_and_loaded_again_are_no_difference_and_doubled_ones_are(new, how):
+    new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
+    new.metadata = {"SRC": "filename", "NR": "file_row_number"}
+    new.run()
+    now = Checkpoint.parse(str(new.hook().channel_statuses(["d_src_a"])["d_src_a"].committed))
+    first = replace(now, position=type(now.position).parse("1/1.ndjson:1"))
+    token, low, rebind = (
+        (first, 1, None) if how == "reset" else (replace(now, binding="0" * 16), 0, "restart")
+    )
+    new.hook().set_offset_token("d_src_a", str(token))
+    new.sql(f"DELETE FROM {{T}} WHERE ID BETWEEN {low} AND 5")
+    new.run(rebind=rebind)
+    assert new.audit() == new.audit("rows") == []
+    new.sql("INSERT INTO {T} SELECT * FROM {T} WHERE ID = 2")
+    assert new.differs("")
+    assert new.differs("", "rows")
+    new.sql("INSERT INTO {T} SELECT * FROM {T} WHERE ID BETWEEN 3 AND 5")
+    assert any("twice" in one for one in new.audit("rows"))
+    assert new.differs("")
+
+
 def test_rows_that_wait_another_channel_and_what_cannot_be_compared_are_no_difference(load):
     def notes(depth):
         operator = SnowpipeAuditOperator(

@@ -12,12 +12,19 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
+from airflow_provider_snowpipe.spark.driver.report import (
+    START_FILE,
+    ChannelReport,
+    ChannelStart,
+    report_folder,
+    start_text,
+)
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
+from tests.loaded_folder import variables
 from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, TARGET, keeps_state, lab, yarn
 
-__all__ = ["lab", "yarn"]
+__all__ = ["lab", "variables", "yarn"]
 
 
 def _deferred(lab, **options):
@@ -51,6 +58,18 @@ def test_gives_the_worker_back_while_rows_move(lab):
     assert _resumed(lab, deferral)["rows"] == 2
     assert lab.kept() == {}
     assert lab.leftovers() == []
+
+
+def test_an_application_that_found_new_channels_is_followed_by_one_that_loads(lab, variables):
+    deferral = _deferred(lab)
+    begun = replace(REPORT, channels=(ChannelReport("p_src_new", "new", to_token="NULL-17"),))
+    lab.yarn.play(lambda: lab.leave(begun, committed=None), SUCCEEDED)
+    with pytest.raises(TaskDeferred) as again:
+        _resumed(lab, deferral)
+    assert ["p_src_new", "NULL-17"] in lab.yarn.submissions[1].plan["last_checkpoints"].values()
+    lab.yarn.play(lab.leave, SUCCEEDED)
+    assert _resumed(lab, again.value)["rows"] == 2
+    assert (len(lab.yarn.submissions), lab.kept(), lab.leftovers()) == (2, {}, [])
 
 
 def test_waits_for_the_commit_in_the_triggerer_too(lab):

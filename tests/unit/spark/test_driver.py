@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, source_of_token
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -154,6 +154,21 @@ def test_two_runs_whose_new_channels_load_one_partition_at_one_time_both_fail(sn
     for run in runs:
         with pytest.raises(errors.SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
             run.verify()
+
+
+def test_new_channels_are_created_and_left_to_be_recorded_before_a_row_is_sent(snowpipe, make_run):
+    stands(snowpipe, "job_src_q", "1")
+    snowpipe.channel("job_src_r")
+    parts = (P, Q, replace(P, name="r"), replace(P, name="empty", rows=()))
+    first = make_run(*parts, is_recorded=True)
+    first.prepare()
+    assert not first.load(InProcessSpark(), pytest.fail)
+    begun = first.report(0.0).begun
+    assert sorted(begun) == ["job_src_p", "job_src_r"]
+    assert (snowpipe.appends(), snowpipe.did("open")) == ([], ["open job_src_p"])
+    known = {source_of_token(token): (name, token) for name, token in begun.items()}
+    whole(make_run(*parts, is_recorded=True, last_checkpoints=known))
+    assert [len(ids(snowpipe, f"job_src_{name}")) for name in "pqr"] == [6, 2, 6]
 
 
 def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):

@@ -203,7 +203,9 @@ class TestStart:
         assert Checkpoint.parse(token) == Checkpoint(THIRD, EU.digest, 0, "NULL-17")
         assert source_of_token(source().begun(now)) == EU.source_digest
         others = [replace(now, created_on_ms=1), status(None), replace(now, code=gone.code)]
-        for one in (token, source().begun(now)):
+        bare = ChannelSource(IntegerOffset, EU, is_bare=True).begun(now)
+        assert (bare, source_of_token(bare)) == ("NULL-17", "")
+        for one in (token, source().begun(now), bare):
             assert [is_begun(one, other) for other in (None, now, *others)] == [True] * 2 + [False] * 3
         assert not any(is_begun(one, other) for one in (TOKEN, "a:3") for other in (None, now))
         undated = source().begun(status(None))

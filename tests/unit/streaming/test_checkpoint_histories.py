@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import Binding, Checkpoint, 
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState
-from tests.fake_snowpipe import PIPE, STALE, URL, FakeChannel, FakeSnowpipe, KilledError, error
+from tests.fake_snowpipe import PIPE, STALE, URL, FakeSnowpipe, KilledError, error
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 
 SOURCES = ("eu", "us")
@@ -37,7 +37,8 @@ PREFIXES = ("a", "b", "c")
 NOW = dt.datetime(2026, 12, 3, tzinfo=dt.UTC)
 PLAN = JobPlan(
     "app", URL, PIPE, "a", "src", MemorySpec(), credentials_variable="X", commit_timeout=2.0,
-    on_imbalance="fail", limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
+    on_imbalance="fail", is_recorded=True,
+    limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
 )  # fmt: skip
 ERRORS = {"killed": KilledError(), "lost": None, "fenced": error(409, STALE)}
 ENDS = {"ImbalanceError": "unbalanced", "SourcePositionError": "refused", "SourceChangedError": "refused"}
@@ -57,6 +58,8 @@ FAULTS = st.fixed_dictionaries(
 )
 LATE_COMMIT = {"when": "before", "operation": "drop", "skip": 0, "kind": "late"}
 """What a channel has received is committed just before the driver drops it."""
+LOSSES = FAULTS.map(lambda one: {**one, "operation": "append", "kind": "gone"})
+"""The channel is dropped while the run sends."""
 DEATH = {"when": "after", "operation": "append", "skip": 0, "kind": "killed"}
 ANY_FAULT = st.one_of(st.just(NO_FAULT), st.just(LATE_COMMIT), FAULTS)
 REBINDS = st.sampled_from(["continue", "restart"])
@@ -178,6 +181,10 @@ class Histories(RuleBasedStateMachine):
         self.table: Counter[str] = Counter()
         self.unsure: set[str] = set()
         self.known: dict[str, tuple[str, str]] = {}
+        self.begun: dict[str, tuple[str, int]] = {}
+        """The channel that has been recorded for a source before its first row, and when it was created."""
+        self.stale: set[str] = set()
+        """Sources of which a lost channel had committed more than a run has written down."""
         self.backup: offset_backup.OffsetBackup | None = None
         self.runs = 0
 
@@ -233,19 +240,20 @@ class Histories(RuleBasedStateMachine):
             self.take(name, session, before[name])
         self.sessions.clear()
 
-    @precondition(lambda self: self.channels)
+    @precondition(lambda self: self.snowpipe.channels)
     @rule(data=st.data(), again=st.booleans())
     def lose(self, data: st.DataObject, again: bool) -> None:
         """A channel expires or is dropped; somebody may make it again."""
-        self.drop(self.drawn(data), again)
+        self.drop(data.draw(st.sampled_from(sorted(self.snowpipe.channels))), again)
 
     def drawn(self, data: st.DataObject) -> str:
         """One of the channels with a token."""
         return data.draw(st.sampled_from(sorted(self.channels)))
 
     def drop(self, name: str, again: bool) -> None:
-        self.leave(name, self.committed(name))
-        self.lost[name] = self.channels.pop(name)
+        if name in self.channels:
+            self.leave(name, self.committed(name))
+            self.lost[name] = self.channels.pop(name)
         self.client.drop_channel(name)
         self.sessions.pop(name, None)
         if again:
@@ -255,11 +263,14 @@ class Histories(RuleBasedStateMachine):
         """A channel shows no more what it has loaded; a record does if a run has written down its token."""
         source = self.channels[name].source
         _, known = self.known.get(Binding(source).source_digest, ("", None))
-        self.sure_if(same_position(known, token), source)
+        self.sure_if(known is not None, source)
+        if source not in self.begun and not same_position(known, token):
+            self.stale.add(source)
 
     def forget(self) -> None:
         """Another Airflow runs the jobs, or this one has lost its record of the last checkpoints."""
         self.known.clear()
+        self.begun.clear()
         self.unsure |= set(SOURCES) - {one.source for one in self.channels.values()}
 
     @precondition(lambda self: self.channels)
@@ -327,7 +338,7 @@ class Histories(RuleBasedStateMachine):
     def load(self, number: int, bad: list[bool], fault: Fault) -> None:
         self.run(number, bad, None, fault)
 
-    @rule(number=JOBS, bad=BAD, fault=FAULTS)
+    @rule(number=JOBS, bad=BAD, fault=FAULTS | LOSSES)
     def load_with_a_fault(self, number: int, bad: list[bool], fault: Fault) -> None:
         self.run(number, bad, None, fault)
 
@@ -377,7 +388,7 @@ class Histories(RuleBasedStateMachine):
         expected = self.expected(job, rebind)
         before = {name: self.committed(name) for name in self.channels.keys() | {job.channel}}
         openings = {name: one.session for name, one in self.snowpipe.channels.items()}
-        self.disturb(fault, [self.snowpipe.channels[name] for name in expected.taken])
+        self.disturb(fault, job, expected, before[job.channel])
 
         end, rejected, run = self.do_run(job, rebind)
 
@@ -398,15 +409,23 @@ class Histories(RuleBasedStateMachine):
             if name not in self.snowpipe.channels or not self.snowpipe.channels[name].received:
                 del self.sessions[name]
 
-    def disturb(self, fault: Fault, taken: list[FakeChannel]) -> None:
+    def disturb(self, fault: Fault, job: Job, expected: Expected, before: str | None) -> None:
         self.snowpipe.holds_commits = fault is HELD
         if fault in (NO_FAULT, HELD):
             return
-        late = (
-            (lambda: [one.commit(self.snowpipe.rejects) for one in taken]) if fault is LATE_COMMIT else None
-        )
+        taken = [self.snowpipe.channels[name] for name in expected.taken]
+
+        def late() -> None:
+            for one in taken:
+                one.commit(self.snowpipe.rejects)
+
+        def gone() -> None:
+            self.take(job.channel, Session(job, expected), before)
+            self.drop(job.channel, again=False)
+
+        do = {"late": late, "gone": gone}.get(fault["kind"])
         call = {fault["when"]: fault["operation"]}
-        self.snowpipe.fault(**call, skip=fault["skip"], error=ERRORS.get(fault["kind"]), do=late)
+        self.snowpipe.fault(**call, skip=fault["skip"], error=ERRORS.get(fault["kind"]), do=do)
 
     def owed(self, name: str) -> int:
         """Rejected rows that the next run has to report: once more where the last one could not mark them."""
@@ -421,7 +440,7 @@ class Histories(RuleBasedStateMachine):
             if here.excess:
                 return Expected("unbalanced")
             return self.checked(job, Expected("loaded", here.next, here.unreported, taken))
-        if rebind is None and (here is not None or others or digits in self.known):
+        if rebind is None and (here is not None or others):
             return Expected("refused")
         if here is not None:
             if taken and here.source != job.source:
@@ -435,13 +454,23 @@ class Histories(RuleBasedStateMachine):
                 return Expected("unbalanced")
             sure = first.reading == job.reading and len(others) == 1
             return self.checked(job, Expected("loaded", first.next, 0, taken, sure, sets=True))
-        if rebind == "continue" and digits in self.known:
+        is_begun = job.source in self.begun
+        if rebind != "restart" and (
+            not self.is_there(job) if is_begun else digits in self.known and not rebind
+        ):
+            return Expected("refused")
+        if rebind == "continue" and digits in self.known and not is_begun:
             known = Standing.of_token(self.known[digits][1])
-            sure = known.reading == job.reading
+            sure = known.reading == job.reading and job.source not in self.stale
             return self.checked(job, Expected("loaded", known.next, 0, (), sure, sets=True))
         # The rows of a channel without a token are seen by nobody before they are committed.
-        sure = not others and digits not in self.known and not self.received(job)
-        return Expected("loaded", is_sure=sure)
+        is_first = self.is_there(job) if is_begun else digits not in self.known
+        return Expected("loaded", is_sure=is_first and not others and not self.received(job))
+
+    def is_there(self, job: Job) -> bool:
+        """Return whether the job's channel is the one that was recorded before its first row."""
+        channel = self.snowpipe.channels.get(job.channel)
+        return channel is not None and self.begun[job.source] == (job.channel, channel.created_on_ms)
 
     def received(self, job: Job) -> bool:
         others = [one for name, one in self.sessions.items() if name != job.channel]
@@ -460,13 +489,17 @@ class Histories(RuleBasedStateMachine):
         rows = [{"ID": one} for one in self.rows(job)]
         source = MemorySource([Read("p", rows, source=job.source, reading=job.reading)])
         self.patch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
-        named = {"run": f"r{self.runs}", "last_checkpoints": self.known}
-        plan = replace(PLAN, channel_prefix=job.prefix, rebind=rebind, **named)
-        run = Run(plan, self.client, object, list_channels=self.snowpipe.listed)
-        end, rejected = "loaded", 0
+        end, rejected, sent = "loaded", 0, False
         try:
-            run.prepare()
-            run.load(InProcessSpark())
+            while not sent:
+                named = {"run": f"r{self.runs}", "last_checkpoints": dict(self.known)}
+                plan = replace(PLAN, channel_prefix=job.prefix, rebind=rebind, **named)
+                run = Run(plan, self.client, object, list_channels=self.snowpipe.listed)
+                run.prepare()
+                sent = run.load(InProcessSpark())
+                for name, token in run.report(0).begun.items():
+                    self.known[source_of_token(token)] = (name, token)
+                    self.begun[job.source] = (name, self.snowpipe.channels[name].created_on_ms)
             run.verify()
             run.finish()
         except KilledError:
@@ -496,6 +529,9 @@ class Histories(RuleBasedStateMachine):
             del self.channels[name]
         for report in run.channels:
             self.known[source_of_token(report.to_token or "")] = (report.channel, str(report.to_token))
+        if Binding(job.source).source_digest in {source_of_token(one.to_token or "") for one in run.channels}:
+            self.begun.pop(job.source, None)
+            self.stale.discard(job.source)
         self.known.pop("", None)
         self.sure_if(expected.is_sure, job.source)
         if job.source not in self.unsure:

@@ -42,6 +42,24 @@ class TestLostToken:
                 refuse_lost([own("0", is_bare=True, rebind=rebind)], seen)
         refuse_lost([own("0", is_bare=True, rebind="restart"), own("0", "41", is_bare=True)], seen)
 
+    @pytest.mark.parametrize("is_bare", [True, False])
+    def test_of_a_channel_that_was_recorded_before_its_first_row_is_refused(self, is_bare):
+        one, another = own("p", is_bare=is_bare), own("q", is_bare=is_bare)
+        there = replace(one, status=replace(one.status, created_on_ms=17))
+        key, mark = "new_p" if is_bare else one.partition, there.source.begun(there.status)
+        last = {key: ("new_p", mark)}
+        again = replace(one, status=replace(one.status, created_on_ms=18))
+        renamed = replace(there, status=replace(there.status, channel="other_p"))
+        for rebind in (None, "continue"):
+            lost = [replace(one, source=replace(one.source, rebind=rebind)) for one in (again, renamed)]
+            for one in lost if not is_bare else lost[:1]:
+                with pytest.raises(errors.SourcePositionError, match=r"about to.*'new_p'.*NULL"):
+                    refuse_lost([another, one], last)
+        refuse_lost([there, another, own("p", rebind="restart", is_bare=is_bare), own("p", "7")], last)
+        assert [one.is_unknown_to(last) for one in (there, again, another)] == [False, True, True]
+        assert not own("p", token(1, 2)).is_unknown_to({})
+        assert not replace(another, recorded=IntegerOffset(7)).is_unknown_to({})
+
     def test_is_known_by_the_sources_own_record_where_runs_have_none(self):
         known = replace(own("p"), recorded=IntegerOffset(7))
         with pytest.raises(
@@ -112,6 +130,10 @@ class TestOtherChannels:
         assert snowpipe.channels["new_p"].committed == token(7, 3, 1)
         assert sorted(snowpipe.channels) == ["bare", "new_p", "none", "old_q"]
         assert snowpipe.did("drop") == ["drop old_p", "drop older_p"]
+
+    def test_give_their_positions_where_a_run_that_died_has_recorded_them(self, earlier):
+        last = {own("p").partition: ("old_p", own("p").source.begun(own("p").status))}
+        assert replace(earlier, last=last).hand_over([own("p", rebind="continue")]) == {"new_p": (8, 0)}
 
     def test_whose_position_the_source_has_no_more_are_left(self, snowpipe, earlier):
         with pytest.raises(errors.SourcePositionError, match="new_p 7"):

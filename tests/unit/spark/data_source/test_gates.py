@@ -192,8 +192,11 @@ class TestOffsetBackup:
 
     def test_what_a_batch_has_committed_is_known_to_the_next_one(self, snowpipe, path):
         first = prepare(options(offsetBackup=path), integer_offsets=False)
-        assert (first.known, read_backup(path, PIPE).channels) == ({}, {})
-        snowpipe.channel("ds_0", committed=token())
+        made = sorted(read_backup(path, PIPE).channels)
+        assert (first.known, made, sorted(snowpipe.channels)) == ({}, made, made)
+        again = prepare(options(offsetBackup=path), integer_offsets=False)
+        assert again.known == dict.fromkeys(made, "NULL-1700000000000")
+        snowpipe.channels["ds_0"].committed = token()
         settle_channel(DONE, offsetBackup=path)
         del snowpipe.channels["ds_0"]
         assert settle(offsetBackup=path) == ()
