@@ -6,8 +6,6 @@ answer is lost; or somebody else does something there. A record of a file is a l
 "bad" does not fit the table.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

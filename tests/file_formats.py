@@ -1,7 +1,5 @@
 """Writes the same rows as a file of any format that the file source reads."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

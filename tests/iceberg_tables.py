@@ -1,7 +1,5 @@
 """Iceberg tables for tests, written by PyIceberg into a folder, with a catalog in SQLite."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An API server of Kubernetes that answers as a test prescribes: pods, their logs, and secrets."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """A worker of its own process that runs the stream operator, so that a test can kill it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A real YARN on this machine: Hadoop's mini clusters, each in one JVM, from Maven Central."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Tasks and drivers are processes that die for real; Java is left out (see ``tests/job_without_spark.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

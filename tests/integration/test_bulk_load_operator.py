@@ -1,7 +1,5 @@
 """``SnowpipeBulkLoadOperator`` on real Spark against a real local service: exact rows, once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``SnowpipeCopyOperator`` against a real local service: once per run, whatever is lost on the way."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """``SnowpipeIngestFilesOperator`` against a real local service: once per run, and until files are loaded."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

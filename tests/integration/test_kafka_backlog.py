@@ -1,7 +1,5 @@
 """What topics of a real broker hold beyond the tokens of a real service, by every way to ask for it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

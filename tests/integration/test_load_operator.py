@@ -4,8 +4,6 @@ What becomes of a load that dies at any call, and what is refused, is in
 ``tests/unit/operators/test_begun_units.py`` and ``test_file_units.py``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The check before sending against the service itself: thousands of generated rows, one verdict each."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

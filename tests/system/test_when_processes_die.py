@@ -4,8 +4,6 @@ Meanwhile no process shows a secret, leaves one behind, or listens elsewhere tha
 The last module: a task that the scheduler had queued as it died is found again after minutes only.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

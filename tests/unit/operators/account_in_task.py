@@ -1,7 +1,5 @@
 """The fake account behind every connection of a task, and the channels of its table."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections import Counter

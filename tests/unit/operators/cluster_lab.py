@@ -1,7 +1,5 @@
 """A load of one file through a driver on a cluster, which a script stands in for: YARN, or another kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

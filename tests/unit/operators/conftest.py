@@ -1,7 +1,5 @@
 """A pipe in this process, and the operators of its channels."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import tempfile

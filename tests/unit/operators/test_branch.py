@@ -1,7 +1,5 @@
 """The branch operator and its decorator, and the shapes of what is to be loaded."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A bulk load whose driver is a pod; the test writes its files and report into the folder that all see."""
 
-from __future__ import annotations
-
 import datetime as dt
 from importlib.util import find_spec
 from pathlib import Path

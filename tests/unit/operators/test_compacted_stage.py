@@ -1,7 +1,5 @@
 """Which files are found, and how many are read and brought to a worker before Spark combines them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

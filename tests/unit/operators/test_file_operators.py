@@ -1,7 +1,5 @@
 """What the operators of files refuse when a DAG is read, and what they stage."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from typing import Any

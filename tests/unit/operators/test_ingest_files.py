@@ -1,7 +1,5 @@
 """The ingest operator in a task: files that COPY has loaded are refused, whether a table is named or not."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 

@@ -1,7 +1,5 @@
 """A driver on Kubernetes, a scripted API server; test_cluster_job.py has what it shares with YARN."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

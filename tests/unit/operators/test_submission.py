@@ -1,7 +1,5 @@
 """The environment, the name and the error of one submission."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Files that COPY and pipes are given, at once or in turn: each row is loaded once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import threading

@@ -1,7 +1,5 @@
 """The path that each shape of data gets, by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
