@@ -55,7 +55,6 @@ class IcebergTable:
     @property
     def snapshot(self) -> int:
         snapshot = self.table.current_snapshot()
-        assert snapshot is not None
         return snapshot.snapshot_id
 
     def source(self, **more: Any) -> dict[str, Any]:

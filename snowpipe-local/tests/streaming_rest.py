@@ -75,8 +75,7 @@ class Writer:
 
 def continuation(answer: requests.Response) -> str:
     assert answer.status_code == 200, answer.text
-    token: str = answer.json()["next_continuation_token"]
-    return token
+    return answer.json()["next_continuation_token"]
 
 
 def encrypted(body: bytes, key: str, iv: bytes) -> bytes:

@@ -74,7 +74,6 @@ def _kill_worker(seen: Deaths) -> None:
     driver = load.driver()
     seen.driver = driver.pid
     worker = driver.parent()
-    assert worker is not None
     worker.kill()
     psutil.wait_procs([worker], timeout=120)
     assert driver.is_running()

@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunRepo
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PIPE, URL, KilledError
-from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
+from tests.scripted_yarn import scripted_yarn, write_submit
 from tests.source_log import unit_token
 from tests.unit.operators.conftest import StreamLab
 
@@ -109,8 +109,7 @@ class YarnLab(ClusterLab):
 
     @property
     def yarn(self):
-        found: ScriptedYarn = self.cluster
-        return found
+        return self.cluster
 
 
 @pytest.fixture

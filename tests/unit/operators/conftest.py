@@ -88,8 +88,7 @@ class StreamLab:
         self.program.chmod(0o755)
 
     def operator(self, **options):
-        made: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
-        return made
+        return self.make(SnowpipeStreamOperator, **{**self.options, **options})
 
     def context(self):
         self.ti = TaskInstance()
@@ -99,7 +98,6 @@ class StreamLab:
         return self.operator(**options).execute(self.context())
 
     def kept(self):
-        assert self.state is not None
         return self.state.values()
 
     @property

@@ -152,7 +152,6 @@ def shape_of(source, **known):
 
 def test_a_path_in_a_stage_is_listed_with_sizes_and_ages():
     shape = shape_of("@S/day/", freshness=300)
-    assert shape.files is not None
     assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 160, 120)
     assert (shape.files.format, shape.files.staged, shape.freshness) == ("CSV", True, 300)
     assert shape.files.newest is not None
@@ -162,7 +161,6 @@ def test_past_loads_give_the_files_that_keep_coming(account):
     for load in account.history:
         load["file_size"] = 80
     shape = shape_of("table:T", bounded=False)
-    assert shape.files is not None
     assert (shape.bounded, shape.files.count, shape.files.mean) == (False, 2, 80)
     assert shape.files.interval is not None
     with pytest.raises(ConfigurationError, match="bounded"):
@@ -173,7 +171,6 @@ def test_objects_of_a_store_are_listed_by_their_url(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.parquet").write_bytes(b"x" * 50)
     shape = shape_of(f"file://{tmp_path}")
-    assert shape.files is not None
     assert (shape.files.count, shape.files.bytes, shape.files.format) == (1, 50, "PARQUET")
     assert shape.files.oldest is not None
 

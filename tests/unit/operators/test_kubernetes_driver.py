@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTr
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
-from tests.scripted_kubernetes import ScriptedKubernetes, plan_in, scripted_kubernetes, use_kubernetes
+from tests.scripted_kubernetes import plan_in, scripted_kubernetes, use_kubernetes
 from tests.unit.operators.cluster_lab import CHANNEL, POSITION, REPORT, TARGET, ClusterLab, keeps_state
 
 if find_spec("kubernetes") is None:
@@ -45,8 +45,7 @@ class KubernetesLab(ClusterLab):
 
     @property
     def kubernetes(self):
-        found: ScriptedKubernetes = self.cluster
-        return found
+        return self.cluster
 
 
 @pytest.fixture
