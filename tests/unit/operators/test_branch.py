@@ -13,9 +13,7 @@ from airflow_provider_snowpipe.operators.load_planning import ShapeSource, path_
 from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
-from tests.fake_account import FakeAccount
 from tests.stream_worker import TaskInstance
-from tests.unit.operators.account_in_task import install
 
 pytestmark = pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 skips tasks in its database")
 
@@ -135,15 +133,13 @@ def test_a_function_describes_the_data():
 
 
 @pytest.fixture(autouse=True)
-def account(monkeypatch):
+def account(account):
     """A stage with two files in a folder, which are loaded, and one beside it."""
-    made = FakeAccount()
-    install(made, monkeypatch)
     for path, rows in {"day/a.csv": ["1,a"] * 10, "day/b.csv": ["2,b"] * 30}.items():
-        made.put(path, *rows)
-    made._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
-    made.put("other.csv", "3,c")
-    return made
+        account.put(path, *rows)
+    account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+    account.put("other.csv", "3,c")
+    return account
 
 
 def shape_of(source, **known):
