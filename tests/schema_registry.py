@@ -1,5 +1,7 @@
 """A schema registry over HTTP with the two answers that readers need, as Confluent's API describes them."""
 
+from __future__ import annotations
+
 import base64
 import json
 from contextlib import ExitStack
