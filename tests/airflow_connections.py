@@ -1,7 +1,5 @@
 """Airflow without its database: a home of its own, and connections that come from the environment."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

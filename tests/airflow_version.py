@@ -1,7 +1,5 @@
 """Which Airflow these tests run on."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 AIRFLOW: tuple[int, int] = tuple(map(int, version("apache-airflow").split(".")[:2]))  # type: ignore[assignment]

@@ -1,7 +1,5 @@
 """A state store of one asset, as a trigger meets it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Azure's blob storage on this machine: Azurite, which npm fetches once into the cache."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import hmac

@@ -1,7 +1,5 @@
 """Checkpoints for tests: the source that they are of, tokens by their positions, and positions by tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, is_checkpoint, position_of

@@ -1,7 +1,5 @@
 """A wire to an object store on which requests are slow, refused, cut or lost."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """The example DAGs, and which Airflow each of them needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.airflow_version import AIRFLOW

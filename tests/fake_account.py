@@ -6,8 +6,6 @@ answer is lost; or somebody else does something there. A record of a file is a l
 "bad" does not fit the table.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json
@@ -273,8 +271,7 @@ class FakeAccount:
         assert not values or statement % tuple(values)  # as the connector writes them into it
         for begin, (name, answer) in self._session.items():
             if statement.startswith(begin):
-                rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))
-                return rows
+                return self.call(name, partial(answer, statement, list(values or ())))
         raise AssertionError(f"a statement that the fake does not know: {statement[:100]}")
 
     @property
@@ -325,8 +322,7 @@ class FakeAccount:
         else:
             name = "cancel" if last == "cancel" else "state"
             work = partial(self._known, owner if last == "cancel" else last, method)
-        answer: Answer = self.call(name, work)
-        return answer
+        return self.call(name, work)
 
     def _submit(self, request_id: str, body: Any) -> Answer:
         """One request id stands for one statement: its repetition runs nothing, and gets the state."""

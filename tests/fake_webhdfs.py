@@ -1,7 +1,5 @@
 """A name node and a data node that speak WebHDFS as Hadoop 3.5 does, in threads of the test process."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Writes the same rows as a file of any format that the file source reads."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip
@@ -66,7 +64,7 @@ def _avro(rows: Rows) -> bytes:
 
 
 _FORMATS = {"ndjson": _ndjson, "csv": _csv, "parquet": _parquet, "orc": _orc, "avro": _avro}
-_PACKED: dict[str, Callable[[bytes], bytes]] = {
+PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
@@ -79,6 +77,6 @@ def write_file(path: Path, rows: Rows) -> None:
     kind, *packed = path.name.split(".")[1:]
     data = _FORMATS[kind](rows)
     for ending in packed:
-        data = _PACKED[ending](data)
+        data = PACK[ending](data)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

@@ -1,7 +1,5 @@
 """A table and a folder of files that a load operator brings together, on a running local service."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A table, a stage and a file pipe of their own for a test, on a running local service."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import uuid

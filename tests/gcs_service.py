@@ -1,7 +1,5 @@
 """Google Cloud Storage on this machine: an emulator in a process of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small HTTP server in threads of the test process."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time

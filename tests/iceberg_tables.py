@@ -1,7 +1,5 @@
 """Iceberg tables for tests, written by PyIceberg into a folder, with a catalog in SQLite."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -57,7 +55,6 @@ class IcebergTable:
     @property
     def snapshot(self) -> int:
         snapshot = self.table.current_snapshot()
-        assert snapshot is not None
         return snapshot.snapshot_id
 
     def source(self, **more: Any) -> dict[str, Any]:

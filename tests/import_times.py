@@ -1,7 +1,5 @@
 """Who imports what in a fresh interpreter."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

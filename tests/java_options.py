@@ -4,8 +4,6 @@
 and set of options; tests use it where it is there and start slower where it is not.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """A time in which nobody waits."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any, Self

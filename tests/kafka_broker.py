@@ -3,8 +3,6 @@
 Tests that need a broker which cannot be had are skipped, with the reason.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

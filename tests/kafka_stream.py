@@ -1,7 +1,5 @@
 """A stream from Spark's own Kafka source into a table, started as often as a test likes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

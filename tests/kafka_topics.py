@@ -1,7 +1,5 @@
 """Topics on a broker for tests: librdkafka's mock in this process, or a real one by its address."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

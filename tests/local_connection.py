@@ -1,7 +1,5 @@
 """An Airflow connection to a running local service, and a task context as small as operators need."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Jars from Maven Central, fetched by ``mvn`` into its own cache; what cannot be had skips the test."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

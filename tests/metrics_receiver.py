@@ -1,7 +1,5 @@
 """A receiver instead of statsd, for what tasks report to Airflow's metrics."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Outlet events as a task finds them: by asset, which Airflow 3.1 cannot hash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

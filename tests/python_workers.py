@@ -1,7 +1,5 @@
 """The Python processes of a Spark JVM, some of which end while they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import psutil

@@ -1,7 +1,5 @@
 """Many values that one call refuses, checked in one test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

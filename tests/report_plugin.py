@@ -3,8 +3,6 @@
 ``scripts/run_stages.py`` reads it to list the slowest tests, all skips and failures of a run of some stages.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Pytest plugin: ``--rounds N`` runs every test N times, as ``scripts/flaky.sh`` does."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """An S3 service on this machine: moto's server in a thread of the test process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

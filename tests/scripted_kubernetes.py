@@ -1,7 +1,5 @@
 """An API server of Kubernetes that answers as a test prescribes: pods, their logs, and secrets."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -22,6 +20,11 @@ from tests.scripted_yarn import ScriptedCluster, Submission, serving_json
 
 KUBE_CLIENT = "airflow.providers.cncf.kubernetes.kube_client"
 CONTAINER = "spark-kubernetes-driver"
+CONF = {
+    "spark.kubernetes.container.image": "registry/spark:4.2.0",
+    "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
+}
+"""What a driver on Kubernetes needs."""
 _LABEL = "spark.kubernetes.driver.label."
 _SUBMITTED = "INFO LoggingPodStatusWatcherImpl: Deployed Spark application x with submission ID "
 

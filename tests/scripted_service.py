@@ -1,7 +1,5 @@
 """A small HTTPS server that answers as a test prescribes: for faults that no real service gives on demand."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """A ResourceManager that answers as a test prescribes, and a ``spark-submit`` that submits to it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

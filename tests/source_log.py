@@ -1,7 +1,5 @@
 """The source log of a folder of files under test: its units, and tokens of their rows."""
 
-from __future__ import annotations
-
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.listing import log_store
 from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition

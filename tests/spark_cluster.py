@@ -1,7 +1,5 @@
 """A real Spark standalone cluster on the loopback interface: one master, a worker on each address."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """A real Spark Connect server in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Mapping

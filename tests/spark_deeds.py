@@ -4,8 +4,6 @@ The job is the real one with its real source and sink; a fault (``Deed``) only d
 pickled here reaches executors by name, so that they need this repository on their ``PYTHONPATH``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

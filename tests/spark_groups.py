@@ -1,7 +1,5 @@
 """A job on three groups of numbered rows in a Spark context of the test, and the proof that it is exact."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

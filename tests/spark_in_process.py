@@ -85,7 +85,6 @@ def _stop_gateway() -> None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    assert gateway is not None
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(240)

@@ -4,8 +4,6 @@ Everything else of a task is as it is: its plan is a file, its report is one. Te
 a JVM for each.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

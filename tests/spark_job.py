@@ -1,7 +1,5 @@
 """Runs the Spark job: a plan, a credentials file, and the job's ``main`` in this process or submitted."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

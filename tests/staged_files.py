@@ -1,7 +1,5 @@
 """Files in a stage of a running local service, loaded by COPY or by a file pipe."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker of its own process that runs the stream operator, so that a test can kill it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -26,8 +24,7 @@ class FileState:
         self._write({name: value for name, value in self.values().items() if name != key})
 
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._path.read_text()) if self._path.is_file() else {}
-        return found
+        return json.loads(self._path.read_text()) if self._path.is_file() else {}
 
     def _write(self, values: dict[str, Any]) -> None:
         whole = self._path.with_suffix(".new")

@@ -1,7 +1,5 @@
 """Runs of the job's driver on one table, in the test's own process and on its own Spark session."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Waiting for a condition within a limit of time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A real YARN on this machine: Hadoop's mini clusters, each in one JVM, from Maven Central."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator
@@ -87,7 +85,6 @@ def mini_cluster(folder: Path, name: str, argument: Path) -> Iterator[tuple[subp
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
-        assert process.stdout is not None
         ready = next((line.split()[1] for line in process.stdout if line.startswith("ready ")), None)
         assert ready is not None, (folder / "cluster.log").read_text()[-3000:]
         yield process, ready

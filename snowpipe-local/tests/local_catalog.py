@@ -99,13 +99,11 @@ class LocalCatalog:
     def put(self, path: str, content: bytes, stage: str = "S") -> Path:
         """Write a file into an internal stage, without PUT."""
         definition = self.database.stages.stages.find("PUBLIC", stage)
-        assert definition is not None
         return self._write(definition.identity, path, content)
 
     def put_table(self, table: str, path: str, content: bytes) -> Path:
         """Write a file into the stage of a table of LOCAL.PUBLIC, without PUT."""
         known = self.database.tables.find("PUBLIC", table)
-        assert known is not None
         return self._write(known.folder, path, content)
 
     def _write(self, identity: str, path: str, content: bytes) -> Path:

@@ -75,8 +75,7 @@ class Writer:
 
 def continuation(answer: requests.Response) -> str:
     assert answer.status_code == 200, answer.text
-    token: str = answer.json()["next_continuation_token"]
-    return token
+    return answer.json()["next_continuation_token"]
 
 
 def encrypted(body: bytes, key: str, iv: bytes) -> bytes:
@@ -95,3 +94,10 @@ def signed_upload(url: str, body: bytes, creds: dict[str, str]) -> dict[str, str
     keys = Credentials(creds["AWS_KEY_ID"], creds["AWS_SECRET_KEY"], creds["AWS_TOKEN"])
     S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
     return {name.lower(): value for name, value in request.headers.items()}
+
+
+def refused(service: LocalService, statement: str) -> str:
+    """Run a statement that fails; the error as the command line prints it."""
+    done = service.cli("sql", statement)
+    assert done.returncode == 1
+    return done.stderr

@@ -3,8 +3,6 @@
 In our own environment its listener would run in every other test's Airflow too.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import subprocess

@@ -5,8 +5,6 @@ forked process, so that it dies or stops for real: at a point of the Spark job, 
 requests. What stops is taken for dead, as a scheduler does it, and goes on beside the next try or after it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

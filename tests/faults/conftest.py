@@ -1,7 +1,5 @@
 """A service of each module that forgets its faults after each test, and a job on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

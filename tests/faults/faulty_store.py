@@ -3,8 +3,6 @@
 A run of the campaign forks its tries: threads of a server in the same process would not survive that.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from collections import deque

@@ -5,8 +5,6 @@
 success: a failure names its seed.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections import Counter

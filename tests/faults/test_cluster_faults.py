@@ -4,8 +4,6 @@ The cluster, its session and its executors are real; the job and ``format("snowp
 Points at which a task dies are proved without Java, in ``test_job_faults.py``.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

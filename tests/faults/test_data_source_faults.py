@@ -3,8 +3,6 @@
 Daily, ``integration/test_data_source_stream`` repeats a batch that is not noted as done.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Tasks and drivers are processes that die for real; Java is left out (see ``tests/job_without_spark.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +42,6 @@ def _interrupted(job: SparkJob, do: Callable[[], object], *stalls: Deed) -> Fini
 def _assert_reported(finished: Finished) -> None:
     """The report is of a run that loaded all groups."""
     assert finished.code == 0, finished.err[-3000:]
-    assert finished.report is not None
     found = [(one.partition, one.rows, one.committed) for one in finished.report.channels]
     assert found == [(group, ROWS, True) for group in GROUPS]
 
@@ -102,7 +99,6 @@ def test_a_run_ends_with_the_reason_and_the_next_one_goes_on(
 ) -> None:
     failed = fail(job)
     assert failed.code == 1
-    assert failed.report is not None
     assert failed.report.error_type == error
     (line,) = failed.error_lines
     assert line.startswith(f"snowpipe error: {error}: ")

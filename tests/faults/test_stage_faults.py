@@ -1,7 +1,5 @@
 """A service that is killed while a file arrives keeps every file that it acknowledged, whole, and no part."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 import uuid

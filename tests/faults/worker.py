@@ -1,7 +1,5 @@
 """The process of a try: it has Airflow's variables in a file, and dies or stops at one of its requests."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """A value of each type of Spark, and what the table has to show of it."""
 
-from __future__ import annotations
-
 import json
 
 from tests.local_service import LocalService

@@ -1,7 +1,5 @@
 """``airflow snowpipe`` as a terminal runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``SnowpipeBulkLoadOperator`` on real Spark against a real local service: exact rows, once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from pathlib import Path
@@ -124,7 +122,6 @@ class TestOnce:
         assert (done["rows_loaded"], len(done["files"]) > 1) == (1_000, True)
         assert bulk.staged() == []
         assert events.made[asset.uri].extra == {"committed": True, "rows": 1_000, "loader": "COPY"}
-        assert task.task_lineage is not None
         assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (1_000, 1)
         assert bulk.load(try_number=3, target_file_bytes=2_000) == done
         assert bulk.ids() == list(range(1_000))

@@ -1,7 +1,5 @@
 """``snowpipe-local campaign`` on a DAG with this package: what loads once is right, what doubles is found."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

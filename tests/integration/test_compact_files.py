@@ -1,7 +1,5 @@
 """``compact=True`` of ``SnowpipeStageFilesOperator`` on real Spark, and COPY of what it stages."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``SnowpipeCopyOperator`` against a real local service: once per run, whatever is lost on the way."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
@@ -257,5 +255,4 @@ class TestStatementClient:
         statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"
         state = client.submit([statement], "3e2f7a52-0000-4000-8000-000000000002")
         rows = ended(client, state.handle, statement).rows
-        assert rows is not None
         assert len({row["n"] for row in rows}) == 25000

@@ -1,7 +1,5 @@
 """``df.write.format("snowpipe")`` on real Spark against the local service."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint

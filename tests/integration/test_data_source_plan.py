@@ -1,7 +1,5 @@
 """``write_checked``: what a plan does not promise is refused before a row moves."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

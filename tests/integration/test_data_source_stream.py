@@ -1,7 +1,5 @@
 """``df.writeStream.format("snowpipe")`` on real Spark against the local service."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """What the data source's tasks do with rows that do not fit, without Spark, against the local service."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

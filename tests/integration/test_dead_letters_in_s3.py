@@ -1,7 +1,5 @@
 """Dead letters in an object store: credentials from the environment, files whole, one file for each row."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs

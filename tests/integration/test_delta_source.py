@@ -1,7 +1,5 @@
 """The Delta source: a real Delta table of Spark's, a real local service."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

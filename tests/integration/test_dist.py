@@ -1,7 +1,5 @@
 """Wheels and sdists as ``make dist`` builds them: what is in them, and what a package index shows."""
 
-from __future__ import annotations
-
 import email
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """``SnowpipePipeOperator`` against a real local service: every action, and every action again."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files and pipes over weeks: what the account's usage history knows, and a pipe that was paused too long."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sensor of loaded files against the real local service: COPY, file pipes, bad files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

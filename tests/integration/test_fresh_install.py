@@ -3,8 +3,6 @@
 It takes minutes, and fails when somebody else has released something: so it is for every night and a release.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Files in a real HDFS through the operator: Hadoop's mini cluster, by WebHDFS and by its own protocol."""
 
-from __future__ import annotations
-
 import getpass
 import io
 import json

@@ -1,7 +1,5 @@
 """The page about rows that do not fit: each Python block is read as it is printed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page about developing offline: its hooks are run as they are printed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

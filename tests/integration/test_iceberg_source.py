@@ -1,7 +1,5 @@
 """A job on an Iceberg table in S3, read by Spark's tasks; unit tests have what snapshots may do."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

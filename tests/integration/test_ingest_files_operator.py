@@ -1,7 +1,5 @@
 """``SnowpipeIngestFilesOperator`` against a real local service: once per run, and until files are loaded."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,7 +69,6 @@ class TestSubmit:
         assert (entry["STATE"], entry["ROWS_LOADED"], entry["ROWS_REJECTED"]) == ("loaded", 1, 0)
         expected = {"committed": True, "rows": 1, "loader": f"LOCAL.PUBLIC.{target.pipe}"}
         assert events.made[asset.uri].extra == expected
-        assert task.task_lineage is not None
         assert (task.task_lineage.sources, task.task_lineage.rows) == ((f"@{target.stage}",), 1)
         assert dataset_name(task.task_lineage.hook) == f"LOCAL.PUBLIC.{target.table}"
 

@@ -1,7 +1,5 @@
 """What topics of a real broker hold beyond the tokens of a real service, by every way to ask for it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any
@@ -60,8 +58,7 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     arguments = parser().parse_args(["plan", *words, "--output", "json"])
     capsys.readouterr()
     arguments.func(arguments)
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 class TestCommand:
@@ -91,11 +88,9 @@ class TestOperators:
         choice = backlog.load()._choice({"freshness": 60})
         shape = choice.shape
         producer.commit_transaction(30)
-        assert shape is not None
         assert (shape.rows, shape.partitions, shape.freshness) == (26, 3, 60)
         assert choice.path() == ("stream", None)
         unmade = backlog.load(table="NOT_YET", create_table="if_missing")._choice({}).shape
-        assert unmade is not None
         assert unmade.rows == 36  # with the transaction and its marker
 
     def test_a_token_that_is_no_offset_is_an_error(self, backlog: Backlog) -> None:

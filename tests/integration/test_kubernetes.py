@@ -4,8 +4,6 @@ Nothing here runs containers: the test does with the pod what a node would, in a
 and so has all that a driver gets and no more: its arguments, its environment and its secret.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from importlib.util import find_spec

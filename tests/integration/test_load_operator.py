@@ -4,8 +4,6 @@ What becomes of a load that dies at any call, and what is refused, is in
 ``tests/unit/operators/test_begun_units.py`` and ``test_file_units.py``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -69,7 +67,6 @@ def test_files_after_the_last_streamed_one_are_loaded_with_an_asset_event(began:
     loader = "COPY" if way == "copy" else f"LOCAL.PUBLIC.{began.pipe}"
     assert [events[one].extra for one in outlets] == [{"committed": True, "rows": 6, "loader": loader}, {}]
     assert events[outlets[0]].keys == ["a"]
-    assert operator.task_lineage is not None
     assert (operator.task_lineage.rows, operator.task_lineage.channels) == (6, ())
     assert dataset_name(operator.task_lineage.hook) == f"LOCAL.PUBLIC.{began.table}"
 

@@ -1,7 +1,5 @@
 """Few rows on a local master, loaded by a task and its driver where there is neither Java nor PySpark."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What Airflow's OpenLineage provider emits for our tasks: a real run, a real listener, events in a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a plan shows of the order of its rows, on real plans of Spark."""
 
-from __future__ import annotations
-
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (

@@ -1,7 +1,5 @@
 """The check before sending against the service itself: thousands of generated rows, one verdict each."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator
@@ -91,7 +89,6 @@ class Loaded:
         position = IntegerOffset(next(self.positions))
         self.channel.append(b"\n".join(lines) + b"\n", position, position, rows=len(lines))
         status = self.channel.wait_for_commit(position, timeout=60)
-        assert status is not None
         before, self.errors = self.errors, status.rows_error_count
         return self.errors - before
 

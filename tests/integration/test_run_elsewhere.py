@@ -1,7 +1,5 @@
 """The page about running the job elsewhere: its steps, as printed, where nothing of ours is installed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

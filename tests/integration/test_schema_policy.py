@@ -1,7 +1,5 @@
 """The operator and its table: made from the source, widened, described; rows that do not fit put aside."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

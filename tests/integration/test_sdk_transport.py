@@ -1,7 +1,5 @@
 """The job whose rows Snowflake's own SDK carries."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The job over a real Spark Connect server: the same plan, the same rows, and no ``SparkContext``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``SnowpipeStageFilesOperator`` against a real local service: PUT by the connector, once for each file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every type, wide rows and long rows of a Spark table, compared value by value in the table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

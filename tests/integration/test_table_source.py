@@ -1,7 +1,5 @@
 """The table source: real Spark, a real local service, one session for all tests."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """What a trigger sends to the task that waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from importlib import import_module

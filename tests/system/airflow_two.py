@@ -1,7 +1,5 @@
 """Airflow 2.11 instead of Airflow 3: other processes, another login, and the REST API v1."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Airflow's pages in a headless Chromium, as a person uses them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping

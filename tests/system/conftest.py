@@ -1,7 +1,5 @@
 """One real Airflow and one local service for all system tests, with an encrypted private key."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

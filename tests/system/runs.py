@@ -1,7 +1,5 @@
 """Runs of DAGs under a real Airflow, watched from outside."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The example DAGs of the channel operators and of commit events, under a real scheduler."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The commit sensor under a real scheduler and triggerer."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

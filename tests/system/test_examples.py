@@ -3,8 +3,6 @@
 Daily, the tests of their operators in ``tests/integration`` prove the same.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sensor of loaded files under a real scheduler and triggerer."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A deadline that passes under a real scheduler and triggerer: the notifier reports the channel's lag."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

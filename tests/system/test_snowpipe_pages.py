@@ -4,8 +4,6 @@ Daily, ``unit/plugins`` asks for the pages, and ``unit/hooks`` for the Test butt
 are made here: ``SNOWPIPE_PICTURES=docs/pictures`` sets where they go.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

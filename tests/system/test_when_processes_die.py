@@ -4,8 +4,6 @@ Meanwhile no process shows a secret, leaves one behind, or listens elsewhere tha
 The last module: a task that the scheduler had queued as it died is found again after minutes only.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -76,7 +74,6 @@ def _kill_worker(seen: Deaths) -> None:
     driver = load.driver()
     seen.driver = driver.pid
     worker = driver.parent()
-    assert worker is not None
     worker.kill()
     psutil.wait_procs([worker], timeout=120)
     assert driver.is_running()

@@ -88,6 +88,5 @@ def test_airflow_discovers_the_provider_and_its_connection_form():
 
     assert "airflow-provider-snowpipe" in manager.providers
     hook = manager.hooks["snowpipe"]
-    assert hook is not None
     assert hook.hook_class_name == "airflow_provider_snowpipe.hooks.snowpipe.SnowpipeHook"
     assert hook.connection_id_attribute_name == "snowflake_conn_id"

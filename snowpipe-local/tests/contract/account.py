@@ -297,8 +297,7 @@ class Pipe:
         return self.call("POST", ":bulk-channel-status", json={"channel_names": channels})
 
     def committed(self, channel: str) -> str | None:
-        token: str | None = self.statuses(channel)[channel]["last_committed_offset_token"]
-        return token
+        return self.statuses(channel)[channel]["last_committed_offset_token"]
 
     def drop(self, channel: str) -> requests.Response:
         return self.call("DELETE", f"/channels/{quote(channel, safe='')}")

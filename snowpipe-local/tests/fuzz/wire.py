@@ -143,21 +143,18 @@ class Wire:
         """Return the rows of a statement that must succeed."""
         answer = self.sql(statement, timeout=60, **more)
         assert answer.status == 200, (statement, answer.body)
-        found: list[list[str | None]] = answer.json["data"]
-        return found
+        return answer.json["data"]
 
     def open(self, table: str, channel: str, database: str = "LOCAL", **body: Any) -> dict[str, Any]:
         answer = self.send("PUT", channel_path(table, channel, database), bearer(self.scoped), _json(body))
         assert answer.status == 200, answer.body
-        opened: dict[str, Any] = answer.json
-        return opened
+        return answer.json
 
     def status(self, table: str, channel: str, database: str = "LOCAL") -> dict[str, Any]:
         path = channel_path(table, "", database).replace("/channels/", ":bulk-channel-status")
         answer = self.send("POST", path, bearer(self.scoped), _json({"channel_names": [channel]}))
         assert answer.status == 200, answer.body
-        found: dict[str, Any] = answer.json["channel_statuses"][channel]
-        return found
+        return answer.json["channel_statuses"][channel]
 
     def append(
         self,

@@ -12,6 +12,7 @@ import pytest
 import requests
 from snowpipe_local.testing import LocalService
 from tests.contract.account import Account
+from tests.streaming_rest import refused
 
 from tests.waiting import wait_until
 
@@ -64,12 +65,6 @@ def make(service: LocalService, name: str, options: str = "", copy: str = "") ->
     service.sql(f"CREATE STAGE {name}_stage")
     service.sql(f"CREATE PIPE {name}_pipe {options} AS COPY INTO {name} FROM @{name}_stage {copy}")
     return f"LOCAL.PUBLIC.{name.upper()}_PIPE"
-
-
-def refused(service: LocalService, statement: str) -> str:
-    done = service.cli("sql", statement)
-    assert done.returncode == 1
-    return done.stderr
 
 
 def test_submitted_files_are_reported_with_their_times_and_what_is_wrong_with_them(

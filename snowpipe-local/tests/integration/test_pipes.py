@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import Rest, Writer
+from tests.streaming_rest import Rest, Writer, refused
 
 STREAM = "FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))"
 
@@ -13,12 +13,6 @@ def send(service: LocalService, pipe: str, rows: list[bytes], name: str = "c") -
     """Send rows through a channel, wait for their commit, and return the channel's status."""
     body = b"".join(row + b"\n" for row in rows)
     return Writer(Rest(service, pipe=pipe), name).commit(body, len(rows) - 1)
-
-
-def refused(service: LocalService, statement: str) -> str:
-    done = service.cli("sql", statement)
-    assert done.returncode == 1
-    return done.stderr
 
 
 def test_named_expressions_are_matched_to_columns(local_service: LocalService) -> None:

@@ -68,7 +68,6 @@ def test_low_volume_channels_share_one_commit_and_the_longest_waiting_group_is_f
     sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a")]
     sent += [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
     group = clocked.take(after=LINGER_SECONDS)
-    assert group is not None
     assert (group.appends, group.own) == (sent, False)
     assert not clocked.schedule
     clocked = Clocked()
@@ -147,7 +146,6 @@ def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
         due = clocked.schedule.due_at(delay)
         assert due is not None
         group = clocked.schedule.take(due, delay)
-        assert group is not None
         assert len(group.appends) == GROUP_APPENDS
 
 
@@ -161,7 +159,6 @@ def test_a_delay_holds_back_what_came_later_and_a_flush_waits_for_nothing():
     left = list(clocked.schedule)
     late = clocked.send(channel("late"), 10)
     group = clocked.schedule.take(clocked.now, 60.0, flush=True)
-    assert group is not None
     assert group.appends == [*left, late]
     assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
     clocked = Clocked()
@@ -169,7 +166,6 @@ def test_a_delay_holds_back_what_came_later_and_a_flush_waits_for_nothing():
     clocked.now += 1.0
     late = clocked.send(channel("b"), MB)
     group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
-    assert group is not None
     assert group.appends == [first]
     assert list(clocked.schedule) == [late]
 

@@ -146,7 +146,6 @@ def test_connections_that_ask_nothing_are_closed_for_those_that_do(tmp_path: Pat
         ) as serving,
         ExitStack() as open_ones,
     ):
-        assert serving.stdout is not None
         address = ("127.0.0.1", int(serving.stdout.readline()))
 
         def asks() -> socket.socket:

@@ -36,7 +36,6 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type():
     ]:  # fmt: skip
         tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
         definition = tree.find(exp.ColumnDef)
-        assert definition is not None
         kind = ColumnType.from_sqlglot(definition.kind)
         assert (str(kind), kind.duckdb) == (snowflake, duckdb)
         assert ColumnType.from_text(str(kind)) == kind

@@ -312,7 +312,7 @@ def test_the_ledger_keeps_the_whole_entry_that_is_planned():
     given = {"choice": "c", "statement": "COPY", "loader": "PIPE", "details": "d", "target_rows": 5}
     files = (StagedFile("a", "m", 4, ago(days=1)),)
     planned = Entry("w", 2, 3, files=files, created=ago(days=2), **given)
-    ledger = Ledger(account.plan, ("D", "S", "L"), TABLE)
+    ledger = Ledger.of(account.plan, "D.S.L", TABLE)
     assert ledger.plan(planned, RunIdentity(names, ago(hours=1), entry=LogEntry("s3://b", "log", 6)), "@S")
     (row,) = account.rows
     kept = [row[one] for one in ("target", "source", "source_log", "source_entry", "stage")]

@@ -1,7 +1,5 @@
 """``@task.snowpipe_append`` against a real local service."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The fake account behind every connection of a task, and the channels of its table."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections import Counter
@@ -45,19 +43,15 @@ class Channels:
     def open_channel(
         self, channel: str, *, fail_on_uncommitted_rows: bool = False, offset_token: str | None = None
     ) -> OpenedChannel:
-        found: OpenedChannel = self._account.call(
+        return self._account.call(
             "open", partial(self._open, channel, fail_on_uncommitted_rows, offset_token)
         )
-        return found
 
     def drop_channel(self, channel: str) -> None:
         self._account.call("drop", partial(self._account.tokens.pop, channel))
 
     def channel_statuses(self, channels: Sequence[str]) -> dict[str, ChannelStatus]:
-        found: dict[str, ChannelStatus] = self._account.call(
-            "status", lambda: {name: self._status(name) for name in channels}
-        )
-        return found
+        return self._account.call("status", lambda: {name: self._status(name) for name in channels})
 
     def stream(self, channel: str, token: str, *rows: str, session: int | None = None) -> bool:
         """Commit rows with a token; False where another session was opened since."""

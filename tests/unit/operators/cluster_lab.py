@@ -1,7 +1,5 @@
 """A load of one file through a driver on a cluster, which a script stands in for: YARN, or another kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunRepo
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import PIPE, URL, KilledError
-from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
+from tests.scripted_yarn import scripted_yarn, write_submit
 from tests.source_log import unit_token
 from tests.unit.operators.conftest import StreamLab
 
@@ -111,8 +109,7 @@ class YarnLab(ClusterLab):
 
     @property
     def yarn(self):
-        found: ScriptedYarn = self.cluster
-        return found
+        return self.cluster
 
 
 @pytest.fixture

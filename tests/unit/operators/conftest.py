@@ -1,7 +1,5 @@
 """A pipe in this process, and the operators of its channels."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import tempfile
@@ -15,8 +13,10 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
+from tests.fake_account import FakeAccount
 from tests.fake_snowpipe import PAT, URL, snowpipe
 from tests.stream_worker import FileState, TaskInstance
+from tests.unit.operators.account_in_task import install
 from tests.unit.operators.unit_load import any_load, key_pair, load, piped
 
 __all__ = ["any_load", "key_pair", "load", "piped", "snowpipe"]
@@ -27,6 +27,14 @@ def spark_loads_all_rows(monkeypatch):
     """A script stands in for Spark, also on a local master; nobody answers SQL."""
     monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
     monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
+
+
+@pytest.fixture
+def account(monkeypatch, key_pair):
+    """The account of every connection, which takes calls of file pipes as well."""
+    made = FakeAccount()
+    install(made, monkeypatch, key_pair)
+    return made
 
 
 asked_java_version = functools.cache(local_spark.java_version)
@@ -90,8 +98,7 @@ class StreamLab:
         self.program.chmod(0o755)
 
     def operator(self, **options):
-        made: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
-        return made
+        return self.make(SnowpipeStreamOperator, **{**self.options, **options})
 
     def context(self):
         self.ti = TaskInstance()
@@ -101,7 +108,6 @@ class StreamLab:
         return self.operator(**options).execute(self.context())
 
     def kept(self):
-        assert self.state is not None
         return self.state.values()
 
     @property

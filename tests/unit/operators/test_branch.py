@@ -1,7 +1,5 @@
 """The branch operator and its decorator, and the shapes of what is to be loaded."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -15,9 +13,7 @@ from airflow_provider_snowpipe.operators.load_planning import ShapeSource, path_
 from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
-from tests.fake_account import FakeAccount
 from tests.stream_worker import TaskInstance
-from tests.unit.operators.account_in_task import install
 
 pytestmark = pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 skips tasks in its database")
 
@@ -137,15 +133,13 @@ def test_a_function_describes_the_data():
 
 
 @pytest.fixture(autouse=True)
-def account(monkeypatch):
+def account(account):
     """A stage with two files in a folder, which are loaded, and one beside it."""
-    made = FakeAccount()
-    install(made, monkeypatch)
     for path, rows in {"day/a.csv": ["1,a"] * 10, "day/b.csv": ["2,b"] * 30}.items():
-        made.put(path, *rows)
-    made._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
-    made.put("other.csv", "3,c")
-    return made
+        account.put(path, *rows)
+    account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+    account.put("other.csv", "3,c")
+    return account
 
 
 def shape_of(source, **known):
@@ -154,7 +148,6 @@ def shape_of(source, **known):
 
 def test_a_path_in_a_stage_is_listed_with_sizes_and_ages():
     shape = shape_of("@S/day/", freshness=300)
-    assert shape.files is not None
     assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 160, 120)
     assert (shape.files.format, shape.files.staged, shape.freshness) == ("CSV", True, 300)
     assert shape.files.newest is not None
@@ -164,7 +157,6 @@ def test_past_loads_give_the_files_that_keep_coming(account):
     for load in account.history:
         load["file_size"] = 80
     shape = shape_of("table:T", bounded=False)
-    assert shape.files is not None
     assert (shape.bounded, shape.files.count, shape.files.mean) == (False, 2, 80)
     assert shape.files.interval is not None
     with pytest.raises(ConfigurationError, match="bounded"):
@@ -175,7 +167,6 @@ def test_objects_of_a_store_are_listed_by_their_url(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.parquet").write_bytes(b"x" * 50)
     shape = shape_of(f"file://{tmp_path}")
-    assert shape.files is not None
     assert (shape.files.count, shape.files.bytes, shape.files.format) == (1, 50, "PARQUET")
     assert shape.files.oldest is not None
 

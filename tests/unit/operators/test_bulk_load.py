@@ -1,7 +1,5 @@
 """What ``SnowpipeBulkLoadOperator`` refuses before anything is written, and the format of its COPY."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

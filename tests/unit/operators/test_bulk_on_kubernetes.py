@@ -1,7 +1,5 @@
 """A bulk load whose driver is a pod; the test writes its files and report into the folder that all see."""
 
-from __future__ import annotations
-
 import datetime as dt
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,7 @@ from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.fake_account import FakeAccount
 from tests.fake_snowpipe import KilledError
-from tests.scripted_kubernetes import scripted_kubernetes, use_kubernetes
+from tests.scripted_kubernetes import CONF, scripted_kubernetes, use_kubernetes
 from tests.scripted_yarn import write_submit
 from tests.stream_worker import FileState
 from tests.unit.operators.account_in_task import install, task_context
@@ -26,10 +24,6 @@ if find_spec("kubernetes") is None:
     pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
 
 ROWS = (("r1", "r2"), ("r3",))
-CONF = {
-    "spark.kubernetes.container.image": "registry/spark:4.2.0",
-    "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
-}
 
 
 class BulkLab:

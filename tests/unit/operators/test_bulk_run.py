@@ -1,7 +1,5 @@
 """A bulk load and its ledger: a worker that dies anywhere, and the try that goes on."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Operators of channels and tokens; ``streaming`` has the rules of backups, life cycles and resets."""
 
-from __future__ import annotations
-
 import json
 import stat
 from dataclasses import replace

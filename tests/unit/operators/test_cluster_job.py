@@ -3,8 +3,6 @@
 A scripted ResourceManager stands in for YARN; what its driver leaves and commits, each test sets.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

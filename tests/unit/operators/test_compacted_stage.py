@@ -1,7 +1,5 @@
 """Which files are found, and how many are read and brought to a worker before Spark combines them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.streaming.errors import SourceUnavailableError
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import FakeAccount
-from tests.unit.operators.account_in_task import install, task_context
+from tests.unit.operators.account_in_task import task_context
 
 FORM = CompactForm("ndjson", ".ndjson", header=False, splits=True)
 
@@ -33,12 +31,10 @@ class TestStaged:
     """The ledger shows what is staged of a content: each attempt has files of its own, and one counts."""
 
     @pytest.fixture
-    def account(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAccount:
+    def account(self, account: FakeAccount, tmp_path: Path) -> FakeAccount:
         (tmp_path / "in").mkdir()
         for name in ("a.ndjson", "b.ndjson"):
             (tmp_path / "in" / name).write_text("{}\n")
-        account = FakeAccount()
-        install(account, monkeypatch)
         return account
 
     @staticmethod

@@ -1,7 +1,5 @@
 """The copy operator in a task: a run's files are those of its first try, and no other loader has them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import time

@@ -3,8 +3,6 @@
 A script stands in for Spark: it counts its starts and leaves the report that a test has written.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 

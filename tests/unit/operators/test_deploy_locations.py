@@ -1,7 +1,5 @@
 """What is submitted to each kind of cluster: the driver here, the executors there, with our code."""
 
-from __future__ import annotations
-
 import json
 import py_compile
 import shutil

@@ -1,7 +1,5 @@
 """A worker that dies leaves a driver that the next try finds; a script stands in for Spark itself."""
 
-from __future__ import annotations
-
 import pkgutil
 import socket
 import tempfile

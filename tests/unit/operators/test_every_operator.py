@@ -1,7 +1,5 @@
 """Every operator: arguments of a wrong type fail where the DAG file makes the task; others are serialized."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

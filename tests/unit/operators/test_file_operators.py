@@ -1,7 +1,5 @@
 """What the operators of files refuse when a DAG is read, and what they stage."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from typing import Any
@@ -17,8 +15,7 @@ from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFiles
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
-from tests.fake_account import FakeAccount
-from tests.unit.operators.account_in_task import install, task_context
+from tests.unit.operators.account_in_task import task_context
 
 CREATE = {"table": "T", "stage": "@S"}
 STAGE = {"source": "/in", "stage": "@S"}
@@ -43,13 +40,6 @@ def test_an_argument_that_is_not_taken_is_refused(kind, arguments, word):
     pipe = {} if kind is SnowpipeStageFilesOperator else {"pipe": "P"}
     with pytest.raises(ValueError, match=word):
         kind(task_id="t", **pipe, **arguments)
-
-
-@pytest.fixture
-def account(monkeypatch):
-    made = FakeAccount()
-    install(made, monkeypatch)
-    return made
 
 
 class TestStaging:

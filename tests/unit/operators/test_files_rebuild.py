@@ -1,7 +1,5 @@
 """``airflow snowpipe files rebuild`` against a local service: the next run loads what was not committed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

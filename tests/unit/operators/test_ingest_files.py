@@ -1,7 +1,5 @@
 """The ingest operator in a task: files that COPY has loaded are refused, whether a table is named or not."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 
@@ -10,7 +8,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.commits import WaitState
 from airflow_provider_snowpipe.streaming.errors import (
     FilesNotLoadedError,
@@ -18,21 +15,19 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.http import Answer
-from tests.fake_account import BEFORE, MISSING, FakeAccount, Pipe, StatementError
-from tests.unit.operators.account_in_task import install, task_context
+from tests.fake_account import BEFORE, MISSING, Pipe, StatementError
+from tests.unit.operators.account_in_task import task_context
 
 PIPE = "LOCAL.PUBLIC.P"
 REFUSED = 3001
 
 
 @pytest.fixture
-def account(monkeypatch, pem):
-    made = FakeAccount()
-    install(made, monkeypatch, KeyPair("ACC", "U", pem.encode()))
-    made.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
+def account(account):
+    account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
     for path in ("a", "b"):
-        made.put(path, f"{path}1")
-    return made
+        account.put(path, f"{path}1")
+    return account
 
 
 def task(**given):

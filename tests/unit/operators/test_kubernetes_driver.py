@@ -1,7 +1,5 @@
 """A driver on Kubernetes, a scripted API server; test_cluster_job.py has what it shares with YARN."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -19,16 +17,11 @@ from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTr
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
-from tests.scripted_kubernetes import ScriptedKubernetes, plan_in, scripted_kubernetes, use_kubernetes
+from tests.scripted_kubernetes import CONF, plan_in, scripted_kubernetes, use_kubernetes
 from tests.unit.operators.cluster_lab import CHANNEL, POSITION, REPORT, TARGET, ClusterLab, keeps_state
 
 if find_spec("kubernetes") is None:
     pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
-
-CONF = {
-    "spark.kubernetes.container.image": "registry/spark:4.2.0",
-    "spark.kubernetes.authenticate.driver.serviceAccountName": "snowpipe-driver",
-}
 
 
 def _failing(phase, **state):
@@ -47,8 +40,7 @@ class KubernetesLab(ClusterLab):
 
     @property
     def kubernetes(self):
-        found: ScriptedKubernetes = self.cluster
-        return found
+        return self.cluster
 
 
 @pytest.fixture

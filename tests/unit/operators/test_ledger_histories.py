@@ -6,8 +6,6 @@ by the next try, answers and statements are lost, tasks are deferred and cleared
 again, files are changed and removed, options are edited, and the table is emptied, replaced, or cloned.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections import Counter

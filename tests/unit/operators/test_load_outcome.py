@@ -1,7 +1,5 @@
 """What a load has cost and how long it took, and how the next plan takes it into account."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import replace

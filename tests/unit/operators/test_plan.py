@@ -1,7 +1,5 @@
 """A plan for other operators: what the job gets, and what a sensor waits for after it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The operator around a real ``spark-submit`` command; a script stands in for Spark itself."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

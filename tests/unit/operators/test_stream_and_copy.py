@@ -1,7 +1,5 @@
 """The rows that the stream makes of a file, and those that COPY makes with the load task's options."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The environment, the name and the error of one submission."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -59,7 +57,6 @@ def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):
 
 def _start(script: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(["/bin/bash", "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 

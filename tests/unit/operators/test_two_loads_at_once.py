@@ -1,7 +1,5 @@
 """Files that COPY and pipes are given, at once or in turn: each row is loaded once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import threading
@@ -345,8 +343,7 @@ def test_the_plan_is_of_what_is_not_in_the_table_yet(loading: Loading) -> None:
 
     def plan(way: str = "auto", **given: Any) -> dict[str, Any]:
         loading.operator(way, **given).execute(context)
-        found: dict[str, Any] = context["ti"].xcom_pull(key="plan")
-        return found
+        return context["ti"].xcom_pull(key="plan")
 
     loading.account.put("a", "a1")
     assert plan()["shape"]["files"]["count"] == 1

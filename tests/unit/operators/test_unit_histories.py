@@ -4,8 +4,6 @@ Between and during the loads anything happens: workers die at any call, or stall
 that takes another way, files come, grow, change, go and get other names.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

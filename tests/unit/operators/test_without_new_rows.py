@@ -1,7 +1,5 @@
 """A run that finds no new row ends without Spark; a script stands in for it and counts its starts."""
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 import json

@@ -1,7 +1,5 @@
 """A table, and a folder of NDJSON files that is loaded into it by the load operator in this process."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json

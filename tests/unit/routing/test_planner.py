@@ -1,7 +1,5 @@
 """The path that each shape of data gets, by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -124,7 +122,6 @@ def test_a_shape_gets_its_path_and_its_warnings():
 class TestDescription:
     def test_tiny_files_are_combined_to_the_size_that_is_advised(self):
         plan = plan_load(stage(100_000, 4 * KB))
-        assert plan.compact is not None
         assert (plan.compact.files, plan.compact.combined) == (100_000, 3)
         assert 100 * MB < plan.compact.file_bytes < 250 * MB
         assert plan.compact.credits < plan.estimate().credits / 10

@@ -394,7 +394,6 @@ class TestOverADeferral:
 
         assert events[asset].extra == {"pipe": "DB.S.T-STREAMING", "committed": True, "tokens": targets}
         lineage = sensor.task_lineage
-        assert lineage is not None
         assert {one.channel: one.token for one in lineage.channels} == targets
         assert (lineage.hook.table, lineage.offset_format, lineage.loads) == ("T", "integer", False)
         if AIRFLOW >= (3, 0):  # Airflow 2 has no page to link to

@@ -1,7 +1,5 @@
 """Triggers of one event as a triggerer runs them: each alone, or through the streams that they share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -220,7 +220,6 @@ class TestStream:
 def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():
     one, other = AssetState(), AssetState()
     states = store_of(SimpleNamespace(_by_name={"b": other, "a": one}))
-    assert states is not None
     asyncio.run(states.aset("k", {"v": 1}))
     one.values.clear()
     assert asyncio.run(states.aget("k")) == {"v": 1}

@@ -296,7 +296,6 @@ def test_channels_of_a_column_are_listed_by_pipe_or_schema(snowpipe, writes, mon
 
     begun = writes.find([[]], frozenset("V"))
 
-    assert begun is not None
     assert (list(begun.committed), begun.variants) == (["ds_k0"], {"V"})
     assert asked[0][:2] == (URL, "credentials of None")
     assert [one[2] for one in asked][1:] == ([] if listed == "pipe" else ['SHOW CHANNELS IN SCHEMA "DB"."S"'])

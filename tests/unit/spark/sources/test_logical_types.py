@@ -9,10 +9,11 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.files.avro_format import rows_of
 from airflow_provider_snowpipe.spark.sources.logical_types import connect_of_json_schema, json_types
 from airflow_provider_snowpipe.streaming.errors import EncodingError
-from tests.schema_registry import RegistryService
-from tests.unit.spark.sources.kafka.conftest import head, part_of, rows_of_part, undecoded
+from tests.unit.spark.sources.kafka.conftest import head, part_of, registry, rows_of_part, undecoded
 
 pytest.importorskip("fastavro", reason="the extra 'kafka' is not installed")
+
+__all__ = ["registry"]
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium."
 SCALED = {"parameters": {"scale": "2"}}
@@ -38,12 +39,6 @@ TYPES = [  # the schema's type and name, the value as JSON has it, the row's val
     ("bytes", f"{DEBEZIUM}data.Bits", "AQ==", "AQ==", "BINARY(8388608)"),
 ]  # fmt: skip
 UNKNOWN = [("int64", "com.acme.Ticks"), ("string", "com.acme.Money"), ("bytes", f"{DEBEZIUM}time.Date")]
-
-
-@pytest.fixture(scope="module")
-def registry():
-    with RegistryService() as service:
-        yield service
 
 
 def _connect(kind, name, **more):

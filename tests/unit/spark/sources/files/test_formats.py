@@ -1,11 +1,9 @@
 """Every format: rows from behind every row and their values, and files that are not what they were."""
 
 import base64
-import bz2
 import datetime as dt
 import gzip
 import json
-import lzma
 import os
 import random
 import uuid
@@ -40,7 +38,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 )
 from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
 from airflow_provider_snowpipe.streaming import errors
-from tests.file_formats import numbered_rows, write_file
+from tests.file_formats import PACK, numbered_rows, write_file
 from tests.unit.spark.sources.files.conftest import check_every_resume, listed, rows_after
 
 FORMS = {"ndjson": Ndjson, "csv": Csv, "parquet": Parquet, "orc": Orc, "avro": Avro}
@@ -96,12 +94,6 @@ def test_an_unfinished_file_is_refused_by_name(tmp_path, name):
             rows_after(reader(name), listed(tmp_path / name), 0)
 
 
-PACK = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-}
 TEXT = b"".join(b'{"ID":%d,"S":"%d"}\n' % (n, random.Random(n).getrandbits(200)) for n in range(40))
 
 
