@@ -141,10 +141,9 @@ class CopyRun:
 
         :raises FilesRejectedError: if nobody knows whether rows of an earlier load are there
         """
-        never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
-        self.ledger.plan(
-            never, self.identity, self.stage.key(self.url)
-        )  # which does nothing where there is an entry
+        if not self.ledger.entries(self.work):
+            never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
+            self.ledger.plan(never, self.identity, self.stage.key(self.url))
         self.give_up(self.ledger.entries(self.work))
         found, lost = self.seen(self.ledger.entries(self.work))
         return {

@@ -122,16 +122,13 @@ class Ledger:
         :raises ConfigurationError: if the role cannot create the ledger that is missing; names the SQL to run
         """
         statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
-        return [Entry.read(row) for row in self._run_first(statement, (work,))]
-
-    def _run_first(self, statement: str, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-        """Run a statement that may be the first one of all on the ledger, which is created then."""
         try:
-            return self.run(statement, values)
+            rows = self.run(statement, (work,))
         except SqlError as error:
             if error.errno not in _MISSING:
                 raise
-            return self._created(statement, values)
+            rows = self._created(statement, (work,))
+        return [Entry.read(row) for row in rows]
 
     def logs(self, source: str, log: str) -> list[tuple[str, str, int]]:
         """Read which source logs have given files of a source to COPY or pipes.
@@ -306,7 +303,7 @@ class Ledger:
         new = ", ".join(f"{sql} AS {name}" for name, (sql, _) in values.items())
         names = [*values, "VERSION", "PLANNED_AT"]
         given = [*(f"N.{name}" for name in values), "1", "CURRENT_TIMESTAMP()"]
-        (row,) = self._run_first(
+        (row,) = self.run(
             f"MERGE INTO {self._table} AS L USING (SELECT {new}) AS N "  # noqa: S608
             "ON L.WORK = N.WORK AND L.PART = N.PART "
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(given)})",

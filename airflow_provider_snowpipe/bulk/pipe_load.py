@@ -198,15 +198,18 @@ class PipeLoad:
         with hook.load_ledger(table, self.ledger_table) as ledger:
             work = work_key(identity, ledger.target)
             never = Entry(work, 1, 1, state=GIVEN_UP, loader=str(pipe))
-            (entry,) = [never] if ledger.plan(never, identity, "") else ledger.entries(work)
+            found = ledger.entries(work)
+            if not found:
+                found = [never] if ledger.plan(never, identity, "") else ledger.entries(work)
+        entry = found[0]
         if entry.state in (GIVEN_UP, LOADED):
             return (
                 {} if entry.state == GIVEN_UP else {path: FileLoad(path, "", FILE_LOADED) for path in paths}
             )
         # The pipe may be gone, or load from elsewhere by now: the end of a path names its log and unit.
         loads = hook.loads_of(table, [one.path for one in entry.files], pipe.pipe)
-        found = {"/".join(one.path.split("/")[-3:]): one for one in loads if one.status in FINAL}
-        ended = {path: found[path] for path in paths if path in found}
+        by_unit = {"/".join(one.path.split("/")[-3:]): one for one in loads if one.status in FINAL}
+        ended = {path: by_unit[path] for path in paths if path in by_unit}
         if unknown := tuple(path for path in paths if path not in ended):
             raise FilesGivenTwiceError(
                 f"pipe {pipe} was given {len(unknown):,} files, such as {unknown[0]!r}, that it may still "
