@@ -42,7 +42,7 @@ class Mixed:
         self.content = content
 
     def streamed(self) -> Any:
-        """The rows that reach the service; it rejects what is no JSON object, which ends the run."""
+        """The rows that reach the service; it rejects what is not a JSON object, which ends the run."""
         blocks = reader_of(self.spec.form).blocks(
             self.file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits(rows=3)
         )

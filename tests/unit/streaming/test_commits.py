@@ -227,7 +227,7 @@ class TestTargets:
         wrong = errors.ConfigurationError
         refused(wrong, lambda value: ChannelTarget.read("c", value), [True], "'c': True")
         refused(wrong, parse, [None, [], "[1]"], "targets is", "give a mapping")
-        refused(wrong, parse, ["c"], "targets is", "no JSON object")
+        refused(wrong, parse, ["c"], "targets is", "a JSON object")
         refused(wrong, parse, [{n: "a:1"} for n in ("elastic", "c" * 256, "c\0")], "channel name")
         values = [True, 5.0, None, {}, {"token": 5}, {"token": "a:1", "rows": -1}, {"token": "a:1", "x": 1}]
         refused(wrong, parse, [{"c": value} for value in [*values, ["a:1"], 5]], "'c'")

@@ -403,7 +403,7 @@ class TestFile:
         def read(text):
             OffsetBackup.from_json(text, origin="x.json", pipe=PIPE)
 
-        refused(errors.ConfigurationError, read, wrong, "x.json is no offset backup")
+        refused(errors.ConfigurationError, read, wrong, "x.json is not")
         refused(errors.ConfigurationError, read, [token], "channel 'a' has the token 7")
         refused(errors.ConfigurationError, read, [_changed("version", to=2)], "x.json", "'version': 2")
         with pytest.raises(errors.ConfigurationError, match="OTHER"):

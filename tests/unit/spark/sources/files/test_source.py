@@ -91,7 +91,7 @@ class TestPartitions:
             (["ewr_01.log", "stray.log"], BY_NAME, r"'stray\.log'"),
             (["a/1.ndjson", "stray.ndjson"], {}, r"'stray\.ndjson' lie outside"),
             (["a/line\nbreak.ndjson"], {}, "cannot be part of an offset token"),
-            ([os.fsdecode(b"\xff/1.ndjson")], {}, r"partition '\\udcff'.*no UTF-8 text"),
+            ([os.fsdecode(b"\xff/1.ndjson")], {}, r"partition '\\udcff'.*not UTF-8 text"),
             (["day=1/a.parquet", "hour=1/a.parquet"], BY_DAY, "'hour=1/a.*in no directory day=<value>"),
         ],
     )
