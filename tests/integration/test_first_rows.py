@@ -39,7 +39,9 @@ def table(tmp_path):
     return {"kind": "table", "path": str(tmp_path / "1.parquet"), "offset_column": "ID"}
 
 
-@pytest.mark.parametrize("source", ["files", "connector", pytest.param("table", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    "source", ["files", "connector", pytest.param("table", marks=[pytest.mark.spark, pytest.mark.nightly])]
+)
 def test_rows_of_a_first_run_are_not_loaded_again(source, admin_service, monkeypatch, request, variables):
     name, service = numbered_name("FIRST"), admin_service
     spark = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"})}

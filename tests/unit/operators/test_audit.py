@@ -68,7 +68,7 @@ def test_a_token_that_was_set_by_hand_and_a_channel_that_was_recreated_are_found
     assert load.differs("3 fewer rows", "balance")
 
 
-@pytest.mark.parametrize("how", ["reset", "restart"])
+@pytest.mark.parametrize("how", ["reset", pytest.param("restart", marks=pytest.mark.nightly)])
 def test_rows_that_were_deleted_and_loaded_again_are_no_difference_and_doubled_ones_are(new, how):
     new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
     new.metadata = {"SRC": "filename", "NR": "file_row_number"}

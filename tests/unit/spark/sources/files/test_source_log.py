@@ -253,7 +253,7 @@ class GrowingHistories(Histories):
 @pytest.mark.parametrize("examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(machine, examples):
     stateful.run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=25)
+        machine, settings=settings(max_examples=examples, stateful_step_count=25 if examples > 100 else 20)
     )
 
 
