@@ -132,7 +132,7 @@ class TestStopped:
 
         with pytest.MonkeyPatch.context() as killing:
             killing.setattr(StageUpload, "_put", one_then_kill)
-            with pytest.raises(AirflowFailException, match="staging was stopped"):
+            with pytest.raises(AirflowFailException, match="stopped"):
                 killed.execute(task_context())
 
         assert len(listed(target)) == 1

@@ -112,7 +112,7 @@ def test_dates_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_
         return loads.spec(query=query, name="days", offset_column="K", offset_type="text")
 
     for wrong in ("+10000-01-01", "-0001-12-31"):
-        with pytest.raises(ConfigurationError, match=r"1 row with NULL, or a year .* in offset_column 'K'"):
+        with pytest.raises(ConfigurationError, match=r"NULL.*'K'"):
             loads.load(spec({**kept, "3": wrong}))
     assert loads.ids == []
     (channel,) = loads.load(spec(kept))

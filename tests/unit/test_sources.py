@@ -250,7 +250,7 @@ SECRETS_IN_SOURCES = [
 
 @pytest.mark.parametrize("values", SECRETS_IN_SOURCES, ids=lambda values: f"{values['kind']}")
 def test_a_secret_in_a_source_is_refused_and_not_repeated(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"secret|password|none that a Kafka|no object") as refused:
+    with pytest.raises(ConfigurationError, match=r"secret|password|Kafka|object") as refused:
         source_spec(values)
     assert "hush" not in str(refused.value)
 
@@ -411,7 +411,7 @@ def test_the_policy_for_rows_may_be_default_arguments_and_is_checked_where_the_o
         load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
         append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
     assert load._schema_policy().policy == append._schema_policy().policy == RowPolicy("continue")
-    with pytest.raises(ConfigurationError, match="dead_letter_path is not given"):
+    with pytest.raises(ConfigurationError, match="dead_letter_path"):
         SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", on_error="dead_letter")
 
 

@@ -184,7 +184,7 @@ class TestPlan:
         assert [one.path for one in planned.owed()] == ["c", "d"]
         assert set(planned.before) == {"a", "b"}
         assert planned.expected() == replace(where, names=("c", "d"))
-        with pytest.raises(errors.FilesRejectedError, match=r" in part before.*'b' with 1 of 2 rows"):
+        with pytest.raises(errors.FilesRejectedError, match=r"part.*'b'.*1 of 2"):
             planned.require_whole("P", Tolerance())
         planned.require_whole("P", Tolerance(partial="report"))
 
@@ -275,7 +275,7 @@ class TestPosts:
 
     def test_another_answer_than_success_is_an_error(self, service, client):
         service.on("insertFiles", Reply(body="[]"))
-        with pytest.raises(errors.ApiError, match="not a success"):
+        with pytest.raises(errors.ApiError, match="success"):
             client.insert_files(files("a"), "id")
-        with pytest.raises(errors.ConfigurationError, match="5,000 files at most, not 5,001"):
+        with pytest.raises(errors.ConfigurationError, match=r"5,000.*5,001"):
             client.insert_files([SubmittedFile("a")] * 5_001, "id")

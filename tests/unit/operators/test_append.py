@@ -112,7 +112,7 @@ class TestRows:
             append(ctx, rows=ROWS)
         assert snowpipe.channels["c"].rows == ROWS[:2]
         if "task_id" in other:
-            with pytest.raises(AirflowFailException, match="loaded by task 't'"):
+            with pytest.raises(AirflowFailException, match="'t'"):
                 append(ctx, rows=ROWS, token_column="ID", channel="by_column")
 
     def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):

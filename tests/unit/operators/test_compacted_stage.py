@@ -113,7 +113,7 @@ class TestFound:
         if isinstance(error, FileNotFoundError):
             assert [file.below for file in source.find()] == ["a.csv", "open/c.csv"]
             return
-        with pytest.raises(SourceUnavailableError, match=r"cannot be listed: .*denied"):
+        with pytest.raises(SourceUnavailableError, match="denied"):
             source.find()
 
     def test_a_link_to_a_file_is_one_and_a_link_to_nothing_or_to_a_folder_is_none(self, folder: Path) -> None:

@@ -77,7 +77,7 @@ class TestStaging:
     def test_no_file_is_an_error_or_a_report(self, folder):
         with pytest.raises(NothingStagedError, match=r"'\*\.gz'"):
             self.stage(str(folder), pattern="*.gz")
-        with pytest.raises(NothingStagedError, match="no file below"):
+        with pytest.raises(NothingStagedError, match="below"):
             self.stage(str(folder / "nowhere"))
         done = self.stage(str(folder), pattern="*.gz", on_nothing="report")
         assert (done["files"], done["uploaded"], done["bytes_uploaded"]) == ([], [], 0)

@@ -118,7 +118,7 @@ def test_a_last_file_that_may_have_grown_needs_an_agreement_since_another_may_ha
     lose_log(new)
     new.write("a/2.ndjson", rows=2)
     came_later(new.folder / "a/2.ndjson")
-    with pytest.raises(SystemExit, match=r"2\.ndjson.*--unchanged says that it has only grown"):
+    with pytest.raises(SystemExit, match=r"2\.ndjson.*--unchanged"):
         rebuild(new)
     assert not (new.folder / LOG_FOLDER).exists()
     rebuild(new, "--unchanged")

@@ -75,7 +75,7 @@ def test_a_missing_privilege_is_reported_in_the_log(account, caplog, call, errno
     account.fault(call, BEFORE, StatementError(errno, "not authorized"))
     with caplog.at_level(logging.WARNING):
         ingest(wait_for_load=False)
-    assert "whether COPY has loaded these files is not known" in caplog.text
+    assert "not known" in caplog.text
     assert sorted(account.rows) == ["a1", "b1"]
 
 

@@ -102,7 +102,7 @@ class TestFolder:
         (tmp_path / "a.json").write_bytes(b"{}")
         found = probes.folder_shape(tmp_path / "a.json", NOW).files
         assert (found.count, found.format) == (1, "JSON")
-        with pytest.raises(ConfigurationError, match="cannot be listed"):
+        with pytest.raises(ConfigurationError, match="listed"):
             probes.folder_shape(tmp_path / "missing", NOW)
 
     @pytest.mark.parametrize("gone", ["file", "folder"])
@@ -148,7 +148,7 @@ def test_a_queue_whose_size_the_author_knows_is_not_asked():
 def test_a_size_that_spark_does_not_know_is_not_taken():
     assert probes.DataShape(rows=7, bytes=5).expected(CostModel()) == {"rows": 7, "bytes": 5}
     assert [probes.dataframe_shape(size, 1, rows=7).bytes for size in (2**63 - 1, 5)] == [None, 5]
-    with pytest.raises(ConfigurationError, match="stands for unknown"):
+    with pytest.raises(ConfigurationError, match="unknown"):
         probes.dataframe_shape(2**63 - 1, 1)
 
 

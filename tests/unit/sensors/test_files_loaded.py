@@ -66,7 +66,7 @@ def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(monkeypatch, n
     with DAG("d", schedule=None, render_template_as_native_obj=True):
         sensor = make(stage="@S", **{"files": None, name: "{{ nothing }}"})
     sensor.render_template_fields({"nothing": None})
-    with pytest.raises(AirflowFailException, match="files is None and prefix is None"):
+    with pytest.raises(AirflowFailException, match=r"files.*prefix"):
         sensor.execute({"ti": TaskInstance()})
 
 
@@ -111,7 +111,7 @@ class TestStage:
 
     def test_another_error_about_the_stage_ends_the_poll(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
-        with pytest.raises(AirflowException, match="the statement was cancelled"):
+        with pytest.raises(AirflowException, match="cancelled"):
             make(stage="@S/in").poke({"ti": TaskInstance()})
 
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):

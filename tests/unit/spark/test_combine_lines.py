@@ -70,11 +70,11 @@ def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path, monkeyp
 def test_another_header_or_a_file_that_changed_since_it_was_listed_is_refused(tmp_path):
     files = written(tmp_path, {"a": b"id,name\n1,x\n", "b": b"name,id\nx,1\n"})
     (slices,) = combine_lines.cut_lines(files, 10_000, 1.0)
-    with pytest.raises(ConfigurationError, match=r"begins with the line b'name,id' and the first file"):
+    with pytest.raises(ConfigurationError, match="b'name,id'"):
         combine_lines.combine(slices, tmp_path / "x.gz", b"id,name")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     (tmp_path / "a").write_bytes(b"1\n2\n")
-    with pytest.raises(SourcePositionError, match="had 12 bytes and has 4 now"):
+    with pytest.raises(SourcePositionError, match=r"12 bytes.* 4 "):
         combine_lines.combine([combine_lines.LineSlice(files[0], 0, 12)], tmp_path / "x.gz", None)
 
 

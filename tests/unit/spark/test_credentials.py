@@ -86,9 +86,9 @@ def test_existing_file_is_never_written_over_a_link_not_followed_and_a_scoped_to
     with pytest.raises(ConfigurationError, match="exists already"):
         module.write_credentials(OAuthToken("t"), path)
     assert path.read_text() == "mine"
-    with pytest.raises(ConfigurationError, match="cannot be opened"):
+    with pytest.raises(ConfigurationError, match="opened"):
         module.read_driver_secrets(tmp_path / "link")
-    with pytest.raises(ConfigurationError, match="ScopedToken cannot be given"):
+    with pytest.raises(ConfigurationError, match="ScopedToken"):
         module.write_credentials(ScopedToken("t", "h", 0.0), path)
 
 

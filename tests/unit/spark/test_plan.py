@@ -43,7 +43,7 @@ def test_plan_comes_back_unchanged_from_its_file_or_the_argument_itself(tmp_path
     (tmp_path / "plan.json").write_text(PLAN.to_json())
     assert plans.read_plan(tmp_path / "plan.json") == plans.read_plan(f"\n{PLAN.to_json()}") == PLAN
     assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)
-    with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"none\.json"):
         plans.read_plan(tmp_path / "none.json")
 
 

@@ -227,7 +227,7 @@ class TestReset:
 
     def test_signs_of_a_writer_stop_it(self, snowpipe, reset):
         seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
-        with pytest.raises(errors.WriterActiveError, match=r"'c'.*went from 57 to 58"):
+        with pytest.raises(errors.WriterActiveError, match=r"'c'.* 57 .* 58"):
             reset(observe=lambda: seen.pop(0))
         assert (seen, snowpipe.channels["c"].committed) == ([], self.THEN)
 
@@ -253,7 +253,7 @@ def test_watch_polls_all_channels_until_the_time_is_over_and_names_the_one_that_
     assert snowpipe.did("status") == ["status a,b"] * 4
     assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
     snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
-    with pytest.raises(errors.WriterActiveError, match=r"'b'.*went from 1~.* to 2~"):
+    with pytest.raises(errors.WriterActiveError, match=r"'b'.* 1~.* 2~"):
         admin.watch_channels(client, ["a", "b"], 10)
 
 

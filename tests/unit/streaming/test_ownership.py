@@ -91,7 +91,7 @@ class TestOtherChannels:
         snowpipe.channel("old_q", **loaded(3, 4, binding=binding_of("q")))
 
     def test_that_have_loaded_the_source_of_a_new_one_are_refused(self, earlier):
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' is new.*'old_p'.*up to 7~i1"):
+        with pytest.raises(errors.SourceChangedError, match=r"'new_p'.*'old_p'.*7~i1"):
             earlier.hand_over([own("x"), own("p")])
         with pytest.raises(errors.SourceChangedError, match=r"'new_p' and 'old_p'"):
             earlier.refuse_twins([own("x"), own("p")])
@@ -149,7 +149,7 @@ class TestOtherChannels:
 
     def test_are_not_taken_over_by_one_with_rows_of_another_source(self, snowpipe, earlier):
         mine = own("p", token(9, 10, binding=binding_of("q")), rebind="continue")
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' has rows of another.*'old_p'"):
+        with pytest.raises(errors.SourceChangedError, match=r"'new_p'.*'old_p'"):
             earlier.hand_over([mine])
         assert snowpipe.did("drop") == []
 

@@ -204,7 +204,7 @@ class TestRejectedRows:
         snowpipe.channel("c", **loaded("6:9", 9, 5, 5))
 
         if on_error != "continue":
-            with pytest.raises(errors.RowsRejectedError, match="do not fit") as refusal:
+            with pytest.raises(errors.RowsRejectedError, match="fit") as refusal:
                 append(on_error=on_error)
             assert (refusal.value.channel, refusal.value.rejected) == ("c", 1)
         else:

@@ -69,11 +69,11 @@ def test_credential_given_as_an_option_is_refused_without_showing_it():
 
 
 def test_a_write_needs_a_batch_id_or_an_offset_column_and_a_stream_counts_itself():
-    with pytest.raises(ConfigurationError, match=r"offsetColumn .* or batchId .* send its rows twice"):
+    with pytest.raises(ConfigurationError, match=r"offsetColumn .* or batchId"):
         write_options().for_batch()
     assert write_options(batchId="20261121").for_batch() == 20261121
     assert write_options(offsetColumn="ID").for_batch() is None
-    with pytest.raises(ConfigurationError, match="batchId is 7: a stream counts"):
+    with pytest.raises(ConfigurationError, match="batchId is 7"):
         write_options(batchId="7").for_stream()
 
 
@@ -212,7 +212,7 @@ def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
     with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
         driver_token(write_options())
     monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")
-    with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
+    with pytest.raises(ConfigurationError, match=r"SNOWPIPE_CREDENTIALS.*JSON") as caught:
         standing_credentials(None)
     assert "hunter2" not in str(caught.value)
 

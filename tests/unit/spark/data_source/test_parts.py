@@ -163,7 +163,7 @@ def test_variants_become_native_json_beside_other_columns():
 
 def test_number_that_json_has_not_is_refused():
     nan = bytes([7 << 2]) + b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
-    with pytest.raises(EncodingError, match="column 'V': a VARIANT holds NaN"):
+    with pytest.raises(EncodingError, match=r"'V'.*NaN"):
         encode_rows(pa.record_batch({"V": _column((nan, b"\x01\x00\x00"))}), NdjsonOptions(), NAMES)
 
 

@@ -154,7 +154,7 @@ class TestChannelsOfKafka:
     def test_are_named_as_the_kafka_connector_names_them(self) -> None:
         plain = spec("kafka")
         assert plain.channel("loader", plain.default_name, "orders_7") == "loader_orders_7"
-        with pytest.raises(ConfigurationError, match=r"named by their topic.*leave source_name out"):
+        with pytest.raises(ConfigurationError, match="source_name"):
             plain.channel("loader", "mine", "orders_7")
         for name, prefix in CONNECTORS.items():
             taken = spec("kafka", connector_name=name)
@@ -319,5 +319,5 @@ def test_unknown_kind_is_refused_with_those_that_are_known_and_fields_are_checke
 
 def test_an_entry_point_of_a_broken_package_is_named(installed):
     installed("Misspelt")
-    with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
+    with pytest.raises(ConfigurationError, match="'sqlite_source:Misspelt'"):
         source_spec({"kind": "sqlite"})

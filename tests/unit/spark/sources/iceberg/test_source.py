@@ -199,13 +199,11 @@ class TestStartingSnapshot:
     def test_is_what_an_upgraded_table_begins_with(self, tmp_path):
         table = IcebergTable(tmp_path / "lake", version=1)
         table.append(range(3))
-        with pytest.raises(errors.ConfigurationError, match=r"format version 1, .* format-version to 2"):
+        with pytest.raises(errors.ConfigurationError, match=r"1, .*format-version to 2"):
             _partitions(table)
         with table.table.transaction() as change:
             change.upgrade_table_version(2)
-        with pytest.raises(
-            errors.SourcePositionError, match="no snapshot yet that was made in format version 2"
-        ):
+        with pytest.raises(errors.SourcePositionError, match="snapshot"):
             _partitions(table)
         start = table.append([5])
         table.append([6])
@@ -265,9 +263,7 @@ def test_resume_reads_no_row_group_before_the_committed_row(orders, tmp_path):
     partition = _partition(orders)
 
     assert _ids(partition, 1, 950) == list(range(950, 1000))
-    with pytest.raises(
-        errors.SourceUnavailableError, match=r"many.parquet' cannot be read .* or it is damaged"
-    ):
+    with pytest.raises(errors.SourceUnavailableError, match=r"many.parquet'.*damaged"):
         _ids(partition, 1, 850)
 
 
@@ -277,10 +273,10 @@ def test_data_file_that_is_gone_or_replaced_is_refused(orders):
     (snapshot,) = partition.history.snapshots
     (file,) = snapshot.files
     pq.write_table(pa.table({"ID": [1]}), file.path.removeprefix("file://"))
-    with pytest.raises(errors.SourcePositionError, match=r"has 1 row, its snapshot states 3"):
+    with pytest.raises(errors.SourcePositionError, match=r"1 row.* 3"):
         _rows(partition)
     gone = replace(snapshot, files=(replace(file, path=f"{file.path}.gone"),))
-    with pytest.raises(errors.SourcePositionError, match="is gone: its snapshot expired"):
+    with pytest.raises(errors.SourcePositionError, match="expired"):
         _rows(replace(partition, history=replace(partition.history, snapshots=(gone,))))
 
 
@@ -319,7 +315,7 @@ def test_rows_of_before_the_partition_field_are_refused(orders):
     with orders.table.update_spec() as change:
         change.add_identity("FILE")
     orders.append([4])
-    with pytest.raises(errors.ConfigurationError, match="no value of the partition field 'FILE'"):
+    with pytest.raises(errors.ConfigurationError, match="'FILE'"):
         _partitions(orders, partition_by="FILE")
 
 

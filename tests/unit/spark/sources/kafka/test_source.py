@@ -113,12 +113,10 @@ def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
 
 
 def test_secrets_that_kafka_does_not_know_are_refused(source):
-    with pytest.raises(errors.ConfigurationError, match=r"takes no secret 'password'") as caught:
+    with pytest.raises(errors.ConfigurationError, match="'password'") as caught:
         source({"password": "hunter2"})
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(
-        errors.ConfigurationError, match=r"takes no secrets, but was given SourceSecrets\(a\)"
-    ):
+    with pytest.raises(errors.ConfigurationError, match=r"SourceSecrets\(a\)"):
         open_source(source_spec({"path": "/data"}), "fail", SourceSecrets({"a": "hunter2"}))
 
 
@@ -164,12 +162,10 @@ class TestGroup:
 def test_committed_position_behind_the_end_is_another_topic(source, write):
     write(range(3))
     (zero, *_) = source().partitions()
-    with pytest.raises(
-        errors.SourcePositionError, match=r"offset 3 is committed, but partition 0 .* ends before 3"
-    ):
+    with pytest.raises(errors.SourcePositionError, match=r"offset 3.*partition 0.* 3"):
         zero.check(IntegerOffset(3))
     zero.check(IntegerOffset(2))
-    with pytest.raises(errors.SourcePositionError, match=r"not a Kafka offset"):
+    with pytest.raises(errors.SourcePositionError, match="Kafka"):
         zero.check(FileLineOffset("a", 1))
 
 
@@ -177,9 +173,9 @@ def test_topics_are_found_by_name_or_pattern_or_named(source, cluster, topic):
     cluster.make_topic(f"{topic}x")
     found = source(topics=[], topic_pattern=f"{topic}.?").partitions()
     assert {one.topic for one in found} == {topic, f"{topic}x"}
-    with pytest.raises(errors.SourcePositionError, match=r"no topic of .* matches 'nothing'"):
+    with pytest.raises(errors.SourcePositionError, match="'nothing'"):
         source(topics=[], topic_pattern="nothing").partitions()
-    with pytest.raises(errors.SourcePositionError, match=r"topic 'nowhere' does not exist on"):
+    with pytest.raises(errors.SourcePositionError, match="'nowhere'"):
         source(topics=["nowhere"]).partitions()
 
 
@@ -235,20 +231,18 @@ class TestEnd:
 
 def test_brokers_that_do_not_answer_are_named_in_time_also_while_reading(source, write):
     away = {"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 0.1}
-    with pytest.raises(errors.SourceUnavailableError, match=r"Kafka at 127.0.0.1:1: topic 't': no answer"):
+    with pytest.raises(errors.SourceUnavailableError, match=r"127.0.0.1:1: topic 't'"):
         source(topics=["t"], **away).partitions()
     write(range(3))
     (zero, *_) = source().partitions()
     for name, value in away.items():
         object.__setattr__(zero.settings.spec, name, value)
-    with pytest.raises(
-        errors.SourceUnavailableError, match=r"nothing came for . s at offset 0, ahead of the end 3"
-    ):
+    with pytest.raises(errors.SourceUnavailableError, match=r"offset 0.* 3"):
         _read(zero)
 
 
 def test_setting_that_the_client_refuses_is_named_without_a_secret(source):
-    with pytest.raises(errors.ConfigurationError, match=r'refuses its settings \(Inval.*"security.protocol"'):
+    with pytest.raises(errors.ConfigurationError, match=r'"security.protocol"'):
         source(options={"security.protocol": "HUSH"}).partitions()
 
 
@@ -347,7 +341,7 @@ def test_brokers_that_do_not_take_dead_letters_are_named_before_a_row_is_sent(le
     partition, letters.aside = letters.partition(), "away"
     object.__setattr__(partition.settings.spec, "timeout_seconds", 0.1)
     object.__setattr__(partition.settings.spec, "bootstrap_servers", "127.0.0.1:1")
-    with pytest.raises(DeadLetterError, match=r"channel 'shop_t_0': dead letters .* 'away' of 127.0.0.1:1"):
+    with pytest.raises(DeadLetterError, match=r"'shop_t_0'.*'away'.*127.0.0.1:1"):
         letters.gate(partition)
 
 

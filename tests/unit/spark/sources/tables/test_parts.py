@@ -75,7 +75,7 @@ class TestKeyedParts:
     def test_stop_before_either_of_two_rows_with_one_key_is_sent(self):
         for batches, sent in [([[1, 2, 2, 3]], []), ([[1, 2], [2, 3]], []), ([[0, 1], [2, 3], [3]], [0, 1])]:
             found: list[Any] = []
-            with pytest.raises(errors.ContinuityError, match=r"two rows have K = [23]: neither"):
+            with pytest.raises(errors.ContinuityError, match=r"K = [23]"):
                 found.extend(_keyed(*map(_batch, batches)))
             assert _body(found) == _lines(*sent)
 
