@@ -7,6 +7,7 @@ answer is lost; or somebody else does something there. A record of a file is a l
 """
 
 import datetime as dt
+import gzip
 import hashlib
 import json
 import operator
@@ -402,7 +403,7 @@ class FakeAccount:
         content = self.stages.get(stage, {}).get(path)
         if content is None:
             raise StatementError(LOST_FILE, f"Remote file '{path}' was not found")
-        return content
+        return gzip.decompress(content) if path.endswith(".gz") else content
 
     def _pipe_call(self, name: str, call: str, body: Any) -> Answer:
         if call != "insertFiles":  # whoever asks goes on to COPY_HISTORY

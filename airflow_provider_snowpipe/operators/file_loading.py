@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import commonprefix
@@ -20,14 +21,15 @@ from airflow_provider_snowpipe.bulk.ledger import LedgerName
 from airflow_provider_snowpipe.bulk.ledger_entry import GivenUpError
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
+from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.stage import Staging
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
-from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.links.snowpipe import leaving_copies
 from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
+from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, row_options, why_rows_are_staged
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesRejectedError,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import Submission
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, GivenLoad
+    from airflow_provider_snowpipe.spark.submit.file_units import FileUnits, GivenLoad, SourceFile
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +211,14 @@ class FileLoading:
         target = self._target(pipe)
         if stage not in ("", str(target.stage)):
             raise ConfigurationError(f"pipe {self._full_name(pipe)} loads from {target.stage}, not {stage}")
-        why = None if self.files is None else why_not_copy(self.files)
-        if why is not None:
-            raise ConfigurationError(f"path is 'pipe', and {why}: drop that, or take path='stream'")
+        why = None if self.files is None else why_rows_are_staged(self.files)
+        if self.files is not None and why is not None:
+            needed = row_options(self.files, {})
+            if found := RowOptions.of_statement(target.statement).differences(needed, {"GZIP"}):
+                raise ConfigurationError(
+                    f"{why}, so that rows are staged as NDJSON, and pipe {self._full_name(pipe)} would read "
+                    f"them otherwise: {'; '.join(map(str, found))}. Make one for NDJSON, or take path='copy'"
+                )
         if target.auto_ingest:
             raise ConfigurationError(
                 f"pipe {self._full_name(pipe)} has AUTO_INGEST, so that it may load a file that is "
@@ -351,6 +358,48 @@ _PARALLEL = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Links:
+    """The files, under names that PUT takes as they are.
+
+    :param files: by their names in the stage
+    """
+
+    files: Mapping[str, SourceFile]
+
+    @contextmanager
+    def local(self, file: StagedSource) -> Iterator[Path]:
+        """A link to the file."""
+        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
+            link = Path(folder, file.name)
+            link.symlink_to(self.files[file.below].path)
+            yield link
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of files, each written to a file of NDJSON.
+
+    :param read: reads the rows of a file
+    :param files: by their names in the stage
+    """
+
+    read: Callable[[SourceFile], Iterable[bytes | memoryview]]
+    files: Mapping[str, SourceFile]
+
+    @contextmanager
+    def local(self, file: StagedSource) -> Iterator[Path]:
+        """A file with the rows, which end with a new line."""
+        with TemporaryDirectory(prefix="snowpipe-rows-") as folder:
+            written = Path(folder, file.name)
+            with written.open("wb") as out:
+                for block in self.read(self.files[file.below]):
+                    out.write(block)
+                    if block[-1:] != b"\n":
+                        out.write(b"\n")
+            yield written
+
+
+@dataclass(frozen=True, slots=True)
 class FileLoader:
     """COPY or a file pipe.
 
@@ -420,7 +469,7 @@ class FileLoader:
         return bool(left)
 
     def _loaded(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
-        self.put(given)
+        self.put(units, given)
         value = self.load(given, units.require_written) if self.load is not None else _NOTHING
         loads = self.loads_of(given.paths, value)
         if missing := [path for path in given.paths if path not in loads]:
@@ -439,22 +488,26 @@ class FileLoader:
             rows[unit.partition] += one.rows_loaded
         return {**value, "bytes": sum(file.size for file in given.files), "partitions": rows}
 
-    def put(self, given: GivenLoad) -> None:
-        """Stage the files that are not staged.
+    def put(self, units: FileUnits, given: GivenLoad) -> None:
+        """Stage the files that are not staged, or their rows.
 
         :raises SourcePositionError: if a file changed meanwhile
+        :raises ConfigurationError: if the source's arguments ask for the other one of the two by now
         """
+        takes_rows = given.loader.takes_rows
+        if takes_rows != units.takes_rows:
+            raise ConfigurationError(
+                f"{given.loader} was given {'rows' if takes_rows else 'files'} of {given.source!r}, and the "
+                "source's arguments were edited since: take the earlier ones"
+            )
         chosen = list(zip(given.files, given.paths, strict=True))
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            for file, path in chosen:
-                link = Path(folder, path)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(file.path)
-            files = [StagedSource(path, file.size, file.path) for file, path in chosen]
-            prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
-            # A file that is there is of this very unit, whole or cut by a worker that died.
-            staging = Staging(self.stage, if_staged="skip_same")
-            self.hook.get_stage_upload(staging, Folder(Path(folder)), prefix, _PARALLEL).run(files)
+        names = {path.removesuffix(".gz") if takes_rows else path: file for file, path in chosen}
+        files = [StagedSource(name, file.size, file.path) for name, file in names.items()]
+        prefix = commonprefix([*names])  # noqa: RUF071  LIST takes any start of a path
+        source = Rows(partial(units.rows, given), names) if takes_rows else Links(names)
+        # A file that is there is of this very unit, whole or cut by a worker that died.
+        staging = Staging(self.stage, auto_compress=takes_rows, if_staged="skip_same")
+        self.hook.get_stage_upload(staging, source, prefix, _PARALLEL).run(files)
         for file, _ in chosen:
             now = Path(file.path).stat()
             if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):

@@ -388,9 +388,9 @@ class LoadChoice:
 
         What cannot be judged is logged.
         """
-        from airflow_provider_snowpipe.spark.submit.copy_rows import row_options, why_not_copy
+        from airflow_provider_snowpipe.spark.submit.copy_rows import row_options
 
-        if self.units is None or self.files is None or why_not_copy(self.files) is not None:
+        if self.units is None or self.files is None:
             return None
         if all(position.is_done for position in self.positions):
             return None
@@ -422,14 +422,12 @@ class LoadChoice:
     def _why_not_copy(self) -> str | None:
         if self.files is None or self.units is None:
             return "only files are copied, and only into a table that is named"
-        from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
-
         try:
             for position in self.positions:
                 position.require_whole_files()
         except PartlyStreamedError as error:
             return str(error)
-        return self.only_streamed or why_not_copy(self.files)
+        return self.only_streamed
 
 
 def only_streamed(evolve_columns: bool | None, requires_all_columns: bool) -> str | None:

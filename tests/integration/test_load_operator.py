@@ -4,9 +4,13 @@ What becomes of a load that dies at any call, and what is refused, is in
 ``tests/unit/operators/test_begun_units.py`` and ``test_file_units.py``.
 """
 
+import json
+import os
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.lineage import dataset_name
@@ -80,3 +84,47 @@ def test_ways_take_turns_over_one_folder(began: Load) -> None:
         path = {"path": "stream"} if way == "stream" else given(began, way)
         assert began.run(**path)["path"] == way
         began.assert_every_row_is_there_once()
+
+
+COLUMNS = {
+    "SRC_FILE": "filename", "SRC_ROW": "file_row_number", "SRC_TIME": "file_last_modified",
+    "SRC_UNIT": "unit", "LOADED_BY": "run_id", "LOADED_AT": "start_scan_time",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["ndjson", "csv", "parquet"])
+def test_columns_about_the_file_are_the_same_on_each_path(load: Load, form: str) -> None:
+    rows = pa.table({"ID": [1, 2, 3], "NAME": ["é", None, 'a "b"']})
+    load.service.sql(
+        f"ALTER TABLE {load.table} ADD COLUMN SRC_FILE VARCHAR, SRC_ROW INTEGER, SRC_TIME TIMESTAMP_NTZ, "
+        "SRC_UNIT INTEGER, LOADED_BY VARCHAR, LOADED_AT TIMESTAMP_NTZ, DAY VARCHAR"
+    )
+    load.make_pipe("/in")
+    found = {}
+    for way in ("stream", "copy", "pipe"):
+        file = load.folder / way / f"DAY={way}" / f"1.{form}"
+        file.parent.mkdir(parents=True)
+        if form == "ndjson":
+            file.write_text("".join(f"{json.dumps(one)}\n\n" for one in rows.to_pylist()))
+        elif form == "csv":
+            csv.write_csv(rows, file)
+        else:
+            parquet.write_table(rows, file)
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+        source = {
+            "path": str(load.folder / way), "format": form, "metadata": COLUMNS,
+            "partitions": {"type": "key", "key": "DAY", "as_columns": True},
+        }  # fmt: skip
+        path = {"path": "stream"} if way == "stream" else given(load, way)
+        assert load.run(**path, source=source)["path"] == way
+        found[way] = load.service.sql(
+            f"SELECT ID, NAME, REPLACE(DAY, '{way}') AS DAY, REPLACE(SRC_FILE, '{way}') AS SRC_FILE, "
+            f"SRC_ROW, SRC_TIME::VARCHAR AS SRC_TIME, SRC_UNIT FROM {load.table} ORDER BY ID"
+        )
+        unknown = load.service.sql(
+            f"SELECT ID FROM {load.table} WHERE LOADED_BY IS NULL OR LOADED_AT IS NULL"
+        )
+        assert unknown == []
+        load.service.sql(f"TRUNCATE TABLE {load.table}")
+    assert len(found["stream"]) == 3
+    assert found["copy"] == found["pipe"] == found["stream"]

@@ -38,15 +38,18 @@ _REFUSED = {
 }
 
 
-def why_not_copy(spec: FileSource) -> str | None:
-    """Why COPY cannot make the rows that the stream makes of these files, None where it can."""
+def why_rows_are_staged(spec: FileSource) -> str | None:
+    """Why COPY cannot make the rows that the stream makes of these files, None where it can.
+
+    COPY and pipes are given the stream's rows then, as NDJSON, in place of the files.
+    """
     form = spec.form
     if isinstance(spec.grouping, ByKey) and spec.grouping.as_columns:
-        return "as_columns adds values of the paths to the rows, which COPY does not"
+        return "as_columns adds values of the paths to the rows"
     if spec.metadata:
-        return "metadata adds columns to the rows, which COPY does not"
+        return "metadata adds columns to the rows"
     if isinstance(form, Csv | ColumnFormat) and form.columns is not None:
-        return "columns leaves columns of the files out, and COPY takes all of them"
+        return "columns leaves columns of the files out"
     if isinstance(form, ColumnFormat) and form.non_finite == "null":
         return "non_finite writes NULL for NaN, infinities and years that COPY loads as they are"
     if form.compression == "xz":
@@ -61,10 +64,10 @@ def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
 
     A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
     """
-    form = spec.form
-    if isinstance(form, LineFormat) and compression_of(file, form.compression) == "xz":
+    form, takes_rows = spec.form, why_rows_are_staged(spec) is not None
+    if not takes_rows and isinstance(form, LineFormat) and compression_of(file, form.compression) == "xz":
         return f"file {file.path!r} is compressed with xz, which COPY does not read"
-    if isinstance(form, Csv) and form.header and not _begins_with_header(form, file):
+    if not takes_rows and isinstance(form, Csv) and form.header and not _begins_with_header(form, file):
         return (
             f"file {file.path!r} has its header behind a blank line, or over several lines, and COPY takes "
             "the first line for the header"
@@ -91,16 +94,21 @@ def _begins_with_header(form: Csv, file: SourceFile) -> bool:
 
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
     """The columns and options of a COPY of the files of a source; the author's options go first."""
-    why = why_not_copy(spec)
-    if why is not None:
-        raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
+    why = why_rows_are_staged(spec)
+    if why is not None and options.get("file_format"):
+        raise ConfigurationError(
+            f"options has file_format={options['file_format']!r}, and {why}, so that rows are staged as "
+            "NDJSON: leave file_format out"
+        )
     for name, reason in _REFUSED.items():
         if options.get(name):
             raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
     arguments: dict[str, Any] = {}
     found: dict[str, Any] = {}
     form = spec.form
-    if isinstance(form, Text):
+    if why is not None:
+        found |= {"file_format": {"type": "JSON", "compression": "GZIP"}, **_BY_NAME}
+    elif isinstance(form, Text):
         arguments["columns"] = [form.column]
         found["file_format"] = {
             "type": "CSV",
@@ -118,7 +126,7 @@ def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, An
     else:
         kind = "JSON" if isinstance(form, Ndjson) else type(form).__name__.upper()
         found |= {"file_format": {"type": kind}, **_BY_NAME}
-    if form.compression != "auto":
+    if why is None and form.compression != "auto":
         found["file_format"]["compression"] = form.compression.upper()
     CopyOptions.of({**found, **options})
     return {**arguments, "options": {**found, **options}}

@@ -8,7 +8,7 @@ as loaded is asked of the load ledger, under the work that the entry names, by w
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import Loader
 from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition, committed_unit
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file
+from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file, why_rows_are_staged
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, Rebind, check_balance
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
     from airflow_provider_snowpipe.streaming.names import PipeName
 
-__all__ = ["FileUnits", "GivenLoad", "PartitionPosition", "TableAccount"]
+__all__ = ["FileUnits", "GivenLoad", "PartitionPosition", "SourceFile", "TableAccount"]
 
 
 class TableAccount(Protocol):
@@ -204,8 +204,19 @@ class FileUnits:
         reasons = (why_not_copy_file(self._spec, file) for file in files)
         return next((why for why in reasons if why is not None), None)
 
+    @property
+    def takes_rows(self) -> bool:
+        """True where COPY and pipes are given the stream's rows, since it would make others of the files."""
+        return why_rows_are_staged(self._spec) is not None
+
+    def rows(self, load: GivenLoad, file: SourceFile) -> Iterator[bytes | memoryview]:
+        """The rows of a file that are staged in its place, as blocks of NDJSON."""
+        return self._source.rows(load, file)
+
     def compressions(self) -> set[str]:
-        """How the files are compressed, as COPY names it."""
+        """How what is staged is compressed, as COPY names it."""
+        if self.takes_rows:
+            return {"GZIP"}
         return {
             compression_of(file, self._spec.form.compression).upper()
             for one in self._partitions
@@ -257,9 +268,10 @@ class FileUnits:
             if any(one.left for one in positions):
                 ledger, table = self.require_log(), self.require_table()
             committed = {one.channel: one.committed for one in positions}
-            load = self._source.give(self._channels(), committed, Loader(pipe, stage, ledger), table)
-            if load is not None:
-                return load if load.units else None
+            loader = Loader(pipe, stage, ledger, self.takes_rows)
+            loads = self._source.give(self._channels(), committed, loader, table)
+            if loads is not None:
+                return next(iter(loads), None)
             self.list_again()
             if self._source.given():
                 break

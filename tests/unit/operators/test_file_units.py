@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +15,9 @@ from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
-from tests.fake_account import AFTER
+from tests.fake_account import AFTER, BEFORE
 from tests.unit.operators.account_in_task import task_context
-from tests.unit.operators.unit_load import PIPE, A, Load, MakeLoad
+from tests.unit.operators.unit_load import PIPE, PIPE_COPY, STAGE, A, Load, MakeLoad
 
 
 class TestLoad:
@@ -229,6 +230,37 @@ def test_committed_files_are_cleaned_up_after_their_retention(any_load: MakeLoad
     load.run("r2", source=source)
     assert list((load.folder / "a").iterdir()) == []
     load.assert_every_row_is_there_once()
+
+
+def test_rows_are_staged_for_columns_about_the_file_by_a_backfill_as_by_its_retry(load: Load) -> None:
+    source = {"path": str(load.folder), "metadata": {"ROW": "file_row_number", "AT": "start_scan_time"}}
+    for name in ("1.ndjson", "2.ndjson"):
+        load.write("a", name)
+    choice = load.operator(path="auto", source=source)._choice({"backfill": True})
+    assert choice.path() == (LoadPath.COPY, None)
+    load.crash("submit", BEFORE, source=source)
+    staged = dict(load.account.stages[STAGE])
+    load.run(try_number=2, source=source)
+    assert load.account.stages[STAGE] == staged
+    assert sorted(json.loads(row)["ROW"] for row in load.account.rows) == [1, 1, 2, 2]
+
+
+def test_a_load_of_files_is_given_up_where_rows_are_to_be_staged_by_now(load: Load) -> None:
+    load.write("a", "1.ndjson")
+    load.crash("submit", BEFORE)
+    load.run(try_number=2, source={"path": str(load.folder), "metadata": {"ROW": "file_row_number"}})
+    assert [json.loads(row) for row in sorted(load.account.rows)] == [
+        {"ROW": 1, "ID": 1},
+        {"ROW": 2, "ID": 2},
+    ]
+
+
+def test_a_pipe_that_would_read_staged_rows_otherwise_is_refused(piped: Load) -> None:
+    piped.account.pipes[PIPE].statement = f"{PIPE_COPY} FILE_FORMAT = (TYPE = CSV)"
+    piped.write("a", "1.ndjson")
+    with pytest.raises(AirflowFailException, match="TYPE"):
+        piped.run(source={"path": str(piped.folder), "metadata": {"ROW": "file_row_number"}})
+    assert (piped.account.rows, piped.states) == ([], {})
 
 
 class TestChoice:

@@ -147,10 +147,17 @@ def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new)
         rebuild(new)
 
 
-def test_what_copy_has_loaded_is_known_to_the_new_log(load):
+@pytest.mark.parametrize(
+    "metadata", [None, {"SRC": "filename", "NR": "file_row_number"}], ids=["files", "rows"]
+)
+def test_what_copy_has_loaded_is_known_to_the_new_log(new, metadata):
+    load, load.metadata = new, metadata
+    load.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
+    load.run()
+
     def copy():
         task = SnowpipeLoadOperator(
-            task_id="copy", source={"path": str(load.folder)}, path="copy", table=load.table,
+            task_id="copy", source=load.source().as_json(), path="copy", table=load.table,
             channel_prefix="d", snowflake_conn_id=load.conn_id,
         )  # fmt: skip
         task.execute(task_context())
@@ -171,6 +178,7 @@ def test_what_copy_has_loaded_is_known_to_the_new_log(load):
     load.run()
     copy()
     assert rows(load) == all_rows(load)
+    assert load.audit("rows") == []
 
 
 def test_a_log_that_is_there_is_left_alone_and_an_interrupted_rebuild_is_finished(load, monkeypatch):

@@ -20,8 +20,8 @@ from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Sourc
 from airflow_provider_snowpipe.spark.submit.copy_rows import (
     copy_arguments,
     row_options,
-    why_not_copy,
     why_not_copy_file,
+    why_rows_are_staged,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -86,7 +86,7 @@ class Mixed:
 
     def check(self) -> bool:
         """Whether both make rows, which then are the same; or neither, or COPY is refused."""
-        if why_not_copy(self.spec) or why_not_copy_file(self.spec, self.file):
+        if why_rows_are_staged(self.spec) or why_not_copy_file(self.spec, self.file):
             return False
         streamed, copied = self.streamed(), self.copied()
         if streamed == REFUSED:  # a load by stream ends here, whatever COPY would make of it
@@ -207,10 +207,12 @@ def test_columns_are_matched_by_name() -> None:
     ],
     ids=["partition-columns", "columns", "xz", "escaped-null"],
 )
-def test_what_copy_cannot_do_is_left_to_the_stream(source: dict[str, Any]) -> None:
-    assert why_not_copy(spec(**source)) is not None
-    with pytest.raises(ConfigurationError, match="take path='stream'"):
-        copy_arguments(spec(**source), {})
+def test_copy_is_given_rows_where_it_would_make_others_of_the_files(source: dict[str, Any]) -> None:
+    assert why_rows_are_staged(spec(**source)) is not None
+    written = {"file_format": {"type": "JSON", "compression": "GZIP"}, **BY_NAME}
+    assert copy_arguments(spec(**source), {}) == {"options": written}
+    with pytest.raises(ConfigurationError, match="file_format"):
+        copy_arguments(spec(**source), {"file_format": {"type": "CSV"}})
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class GivenLoad:
     :param entry: the number of the log's entry
     :param units: with their files as they are now
     :param since: when they were given
+    :param run: the run that gave them
     :param gone: numbers of those whose files are not there any more
     :param changed: numbers of those whose files have other content, or more
     :param paths: where the files are staged: a unit never changes, so its path always has the same content
@@ -31,12 +32,14 @@ class GivenLoad:
     loader: Loader
     units: tuple[tuple[Unit, SourceFile], ...]
     since: dt.datetime
+    run: str
     gone: frozenset[int] = frozenset()
     changed: frozenset[int] = frozenset()
     paths: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        paths = (f"{self.log_id}/{one.number}/{plain_name(one.file)}" for one, _ in self.units)
+        end = ".ndjson.gz" if self.loader.takes_rows else ""
+        paths = (f"{self.log_id}/{one.number}/{plain_name(one.file)}{end}" for one, _ in self.units)
         object.__setattr__(self, "paths", tuple(paths))
 
     @property

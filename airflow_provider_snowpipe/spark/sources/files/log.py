@@ -86,11 +86,13 @@ class Loader:
     :param pipe: the pipe, None for COPY
     :param stage: where it finds the files that it is given
     :param ledger: database, schema and name of the ledger that shows which of them it has loaded
+    :param takes_rows: True where it is given the stream's rows, False for the files themselves
     """
 
     pipe: str | None
     stage: str
     ledger: tuple[str, ...]
+    takes_rows: bool
 
     def __str__(self) -> str:
         return "COPY" if self.pipe is None else f"pipe {self.pipe}"
@@ -103,7 +105,7 @@ class Loader:
     def read(cls, text: str) -> Loader:
         """Read the loader of a unit."""
         values = json.loads(text)
-        return cls(values["pipe"], values["stage"], tuple(values["ledger"]))
+        return cls(**{**values, "ledger": tuple(values["ledger"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,10 @@ class SourceLog:
         """The number of the last unit, 0 for none."""
         return max(self._of_units("number", "unit"), default=0)
 
+    def runs(self) -> dict[int, str]:
+        """The run that made each unit, by number."""
+        return self._of_units("run", "unit")
+
     def times(self, event: Event) -> dict[int, int]:
         """When something happened to units, nanoseconds since 1970, by number."""
         return self._of_units("at_ns", event)
@@ -236,7 +242,7 @@ class SourceLog:
         """
         return self._of_units("after_line", "committed")
 
-    def _of_units(self, column: str, *events: Event) -> dict[int, int]:
+    def _of_units(self, column: str, *events: Event) -> dict[int, Any]:
         """What events say of units in a column, by the units' numbers."""
         rows = self._rows("event", "number", column)
         return {number: value for event, number, value in rows if event in events}
@@ -247,7 +253,7 @@ class SourceLog:
 
     def described(self) -> list[dict[str, Any]]:
         """What became of each unit, for people, by number."""
-        taken_at, taken_by = self.times("unit"), self._of_units("run", "unit")
+        taken_at, taken_by = self.times("unit"), self.runs()
         at = {event: self.times(event) for event in ("deleted", "archived", "committed")}
         lines = []
         for one in self.units:

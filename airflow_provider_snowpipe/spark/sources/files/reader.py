@@ -62,6 +62,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     SourceUnavailableError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 log = logging.getLogger(__name__)
@@ -295,7 +296,7 @@ class FileSource(Source):
     def given(self) -> list[GivenLoad]:
         """The loads that COPY and pipes were given and are not known to have ended, as they were listed."""
         found = self._log.given(self._spec.owner)
-        times = self._log.times("unit") if found else {}
+        times, runs = (self._log.times("unit"), self._log.runs()) if found else ({}, {})
         loads = []
         for entry, units in found.items():
             own = [(one, *self._given[one.number]) for one in units if one.number in self._given]
@@ -307,11 +308,23 @@ class FileSource(Source):
                     Loader.read(units[0].loader),
                     tuple((one, file) for one, file, _, _ in own),
                     dt.datetime.fromtimestamp(times[units[0].number] / 1e9, dt.UTC),
+                    runs[units[0].number],
                     frozenset(one.number for one, _, is_gone, _ in own if is_gone),
                     frozenset(one.number for one, _, is_gone, is_same in own if not (is_gone or is_same)),
                 )
             )
         return loads
+
+    def rows(self, load: GivenLoad, file: SourceFile) -> Iterator[bytes | memoryview]:
+        """Read the rows of one file of a load as the stream would send them, as blocks of NDJSON.
+
+        Whoever reads them again reads the same bytes: run and time are those of the log's entry.
+        """
+        binding = binding_of(self._spec, load.log_id, "")
+        group = FileGroup("", (file,))
+        one = FilePartition("", group, self._spec, "fail", binding, run=load.run, listed_at=load.since)
+        begin = one.resume(None)
+        return (block.body for _, block in one.blocks(begin, BatchLimits())) if begin else iter(())
 
     @property
     def last_growing(self) -> dict[str, str]:
@@ -411,13 +424,13 @@ class FileSource(Source):
         committed: Mapping[str, Offset | None],
         loader: Loader,
         table: str,
-    ) -> GivenLoad | None:
+    ) -> list[GivenLoad] | None:
         """Give all new units to COPY or a pipe, in one entry of the log.
 
         The last file of a partition whose files grow is left to the stream.
 
         :param table: when the table was created, empty for not known
-        :return: the units, maybe none; None where somebody else has written the log: list again
+        :return: the load, none without new units; None where somebody else has written the log: list again
         :raises SourcePositionError: if a file has changed, and its rows are loaded
         """
         if self._log.given(self._spec.owner):
@@ -432,7 +445,7 @@ class FileSource(Source):
                 units.append(unit)
             elif one.file != self.last_growing.get(one.partition):
                 units.append(replace(unit, loader=loader.written(), entry=entry))
-        given, now = [one for one in units if one.entry], dt.datetime.now(dt.UTC)
+        given = [one for one in units if one.entry]
         rows = event_rows(units)
         if table and not self._log.table(self._spec.owner):
             rows.append({"event": "table", "number": 0, "owner": self._spec.owner, "name": table})
@@ -441,8 +454,7 @@ class FileSource(Source):
         listed = {one.name: one for one in self._found}
         files = [self._file(one, one.name, listed[one.name]) for one in given]
         self._given = {one.number: (file, False, True) for one, file in zip(given, files, strict=True)}
-        units_and_files = tuple(zip(given, files, strict=True))
-        return GivenLoad(self.path, self._log.log_id, entry, loader, units_and_files, now)
+        return self.given()
 
     def end(self, loaded: Collection[int], given_up: Collection[int]) -> None:
         """Write into the log what has become of units that COPY or a pipe was given, and clean up.

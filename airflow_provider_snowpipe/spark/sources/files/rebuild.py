@@ -155,6 +155,9 @@ def _entry(
     known = replace(SourceLog.empty(), events=event_table(rows))
     planned, _ = plan(found, known, spec.owner, FileContents(spec, storage))
     units = [one for one in planned if not one.renamed_from]
+    if in_table is not None:  # no channel has sent what COPY and pipes have loaded
+        others = {one.name for one in known.units} - {one.name for one in units}
+        in_table = {name: last for name, last in in_table.items() if name not in others}
     counts = _Counts(spec, storage, reader)
     for partition, commit in sorted(commits.items()):
         own = [one for one in units if one.partition == partition]

@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     Parquet,
     SourceFile,
 )
-from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
+from airflow_provider_snowpipe.spark.submit.copy_rows import why_rows_are_staged
 from airflow_provider_snowpipe.streaming import errors
 from tests.file_formats import PACK, numbered_rows, write_file
 from tests.unit.spark.sources.files.conftest import check_every_resume, listed, rows_after
@@ -347,7 +347,7 @@ def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
     spec = FileSource(str(tmp_path), partitions="all", format={"type": name, "non_finite": "null"})
     rows = rows_after(reader_of(spec.form), listed(tmp_path / f"a.{name}"), 0)
     assert [row["X"] for _, row in rows] == ["1.5", None, None]
-    assert "NaN" in str(why_not_copy(spec))
+    assert "NaN" in str(why_rows_are_staged(spec))
 
 
 def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
