@@ -1,7 +1,5 @@
 """Airflow's own tables in memory, and what tasks leave in them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

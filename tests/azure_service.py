@@ -68,7 +68,6 @@ def azure_service(folder: Path) -> Iterator[AzureService]:
     command = [_program(), "--blobHost", "127.0.0.1", "--blobPort", "0", "--location", str(folder)]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
             found = (re.search(r"listens on (http://\S+)", line) for line in process.stdout)
             yield AzureService(f"{next(one[1] for one in found if one)}/{ACCOUNT}")

@@ -4,8 +4,6 @@ A test can read every call in order, hold commits and release them, and put a fa
 Every wait ends at once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

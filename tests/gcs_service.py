@@ -67,7 +67,6 @@ def gcs_service(bucket: str) -> Iterator[GcsService]:
     pytest.importorskip("gcp_storage_emulator", reason="gcp-storage-emulator is not installed")
     command = [sys.executable, "-c", _PROGRAM, bucket]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
             yield GcsService(int(process.stdout.readline()))
         finally:

@@ -1,7 +1,5 @@
 """A folder of files, loaded into a table of a local service without Spark, and the record of its loads."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A schema registry over HTTP with the two answers that readers need, as Confluent's API describes them."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The DAG that ``test_openlineage.py`` runs in a process of its own, with the OpenLineage provider."""
 
-from __future__ import annotations
-
 import os
 
 from airflow.sdk import DAG

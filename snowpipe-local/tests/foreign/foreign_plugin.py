@@ -3,8 +3,6 @@
 It runs in the suite's own environment, where neither this project nor Airflow is installed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Loads and a task after each: their commit is awaited in the driver, in the triggerer or by a sensor."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that somebody else loads, and a task that may run only when they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from airflow.providers.common.compat.sdk import Param, dag, task

@@ -1,7 +1,5 @@
 """Audit and backlog against a real local service: what was changed by hand, and what waits, is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -202,7 +200,6 @@ def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(l
     load.sql("INSERT INTO {T}_K VALUES ('t', 0, 5), ('t', 0, 6), ('t', 0, 6), ('t', 0, 9), ('t', 1, 5)")
     metadata = {"T": "topic", "P": "partition", "O": "offset"}
     columns = KafkaSource(bootstrap_servers="b:1", topics=["t"], metadata=metadata).row_columns
-    assert columns is not None
     query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
     with load.hook().sql_session("test") as run:
         rows = TableRows.of(run(query), columns[0])

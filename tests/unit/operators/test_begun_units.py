@@ -1,7 +1,5 @@
 """A load that a worker has begun and not ended: whoever comes next ends it, by COPY and by a pipe."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import itertools

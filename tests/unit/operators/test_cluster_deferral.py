@@ -1,7 +1,5 @@
 """A driver on YARN whose worker is given back, or waits and logs what is committed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -83,7 +81,6 @@ def test_waits_for_the_commit_in_the_triggerer_too(lab):
     assert again.value.method_name == "execute_complete"
     assert lab.leftovers() == []
     lab.channel.committed = TARGET
-    assert again.value.kwargs is not None
     value = lab.operator(deferrable=True).execute_complete(
         lab.context(), event={"status": "success", "tokens": {}}, **again.value.kwargs
     )

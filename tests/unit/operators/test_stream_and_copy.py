@@ -192,11 +192,6 @@ def spec(**values: Any) -> FileSource:
     return FileSource.from_mapping({"path": "/data", **values})
 
 
-def test_columns_are_matched_by_name() -> None:
-    for source, kind in (({}, "JSON"), ({"format": "parquet"}, "PARQUET")):
-        assert copy_arguments(spec(**source), {}) == {"options": {"file_format": {"type": kind}, **BY_NAME}}
-
-
 @pytest.mark.parametrize(
     "source",
     [

