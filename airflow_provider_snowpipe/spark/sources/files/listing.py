@@ -13,7 +13,8 @@ from typing import cast
 
 from airflow_provider_snowpipe.spark.source import Partition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.formats import LineFileReader, may_grow, reader_of
-from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, SourceLog, Unit, ends_digest
+from airflow_provider_snowpipe.spark.sources.files.log import SourceLog, Unit
+from airflow_provider_snowpipe.spark.sources.files.log_plan import Contents, Found, ends_digest
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileSource,

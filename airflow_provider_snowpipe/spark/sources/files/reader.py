@@ -30,14 +30,16 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
     NO_ROWS,
-    Changed,
     FilesOfUnits,
-    Found,
     Loader,
     SourceLog,
     Unit,
-    changed_error,
     event_rows,
+)
+from airflow_provider_snowpipe.spark.sources.files.log_plan import (
+    Changed,
+    Found,
+    changed_error,
     last_files,
     plan,
 )

@@ -26,14 +26,8 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     found_files,
     log_store,
 )
-from airflow_provider_snowpipe.spark.sources.files.log import (
-    Found,
-    SourceLog,
-    Unit,
-    event_table,
-    natural_order,
-    plan,
-)
+from airflow_provider_snowpipe.spark.sources.files.log import SourceLog, Unit, event_table
+from airflow_provider_snowpipe.spark.sources.files.log_plan import Found, natural_order, plan
 from airflow_provider_snowpipe.spark.sources.files.spec import ByDirectory, FileSource, SourceFile, values_of
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, storage_of
 from airflow_provider_snowpipe.streaming.checkpoint import Binding

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files import log as logs
-from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, event_table
+from airflow_provider_snowpipe.spark.sources.files import log_plan as planner
+from airflow_provider_snowpipe.spark.sources.files.log import SourceLog, Unit, event_table
+from airflow_provider_snowpipe.spark.sources.files.log_plan import Found
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 OWNER = "the load"
@@ -17,7 +19,7 @@ SECOND = 1_000_000_000
 
 
 @dataclass
-class Folder(logs.Contents):
+class Folder(planner.Contents):
     """Files by their names below a source, ``partition/file``, and the log of their units."""
 
     renames: bool = True
@@ -37,7 +39,7 @@ class Folder(logs.Contents):
             Found(*name.split("/"), name, len(content), at, version, node)
             for name, (content, at, node, version) in self.files.items()
         ]
-        new, changed = logs.plan(found, self.log, self.owner, self, lambda _: self.reload)
+        new, changed = planner.plan(found, self.log, self.owner, self, lambda _: self.reload)
         self.note(*logs.event_rows(new))
         words = [
             f"{one.number} {one.name} {one.start}-{one.end}+{one.after_line}"
@@ -65,7 +67,7 @@ class Folder(logs.Contents):
 
     def ends(self, found: Found, size: int) -> str:
         content = self.files[found.name][0]
-        return logs.ends_digest(lambda begin, end: content[begin:end], size) if self.digests else ""
+        return planner.ends_digest(lambda begin, end: content[begin:end], size) if self.digests else ""
 
     def may_grow(self, found: Found) -> bool:
         return not found.name.endswith(".gz")
@@ -223,7 +225,7 @@ def test_a_unit_has_what_recognizes_its_file():
     folder = Folder()
     folder.put("eu/a", ROW, 7, 3, "v1")
     folder.take()
-    ends = logs.ends_digest(lambda begin, end: ROW[begin:end], 4)
+    ends = planner.ends_digest(lambda begin, end: ROW[begin:end], 4)
     assert folder.log.units == [Unit(1, OWNER, "eu", "a", "eu/a", 0, 4, 0, 7, "v1", ends, 0, 3)]
     folder.put("eu/a", 2 * ROW, 8)
     folder.files["eu/b"] = folder.files.pop("eu/a")
@@ -238,9 +240,9 @@ def test_files_of_another_load_or_partition_are_refused():
     found = Found("q", "x", "p/x", 4, 1)
     for one in (found, replace(found, size=8, modified_ns=2)):
         with pytest.raises(ConfigurationError, match=r"'p/x'.*partition 'q'"):
-            logs.plan([one], folder.log, OWNER, folder)
+            planner.plan([one], folder.log, OWNER, folder)
     with pytest.raises(ConfigurationError, match="another load"):
-        logs.plan([replace(found, partition="p")], folder.log, "another load", folder)
+        planner.plan([replace(found, partition="p")], folder.log, "another load", folder)
     folder.files["q/x"] = folder.files.pop("p/x")
     with pytest.raises(ConfigurationError, match=r"'q/x'.*partition 'p'"):
         folder.take()
@@ -299,14 +301,16 @@ def test_files_keep_their_units_when_they_are_renamed_or_replaced():
 
 def test_names_are_ordered_by_their_numbers_and_some_of_many_are_in_an_error():
     names = ["log_9", "log_010", "log_10", "log_10a", "log_11", "logs"]
-    assert sorted(reversed(names), key=logs.natural_order) == names
-    assert "log_11 and 1 more. Nothing" in str(logs.changed_error("c", names))
-    assert "log_11. Nothing" in str(logs.changed_error("c", names[:5]))
+    assert sorted(reversed(names), key=planner.natural_order) == names
+    assert "log_11 and 1 more. Nothing" in str(planner.changed_error("c", names))
+    assert "log_11. Nothing" in str(planner.changed_error("c", names[:5]))
 
 
 def test_a_digest_is_that_of_the_first_and_the_last_bytes():
     def digest(content: bytes, size: int) -> str:
-        return logs.ends_digest(lambda begin, end: content[max(begin, 0) : end] if begin >= 0 else b"", size)
+        return planner.ends_digest(
+            lambda begin, end: content[max(begin, 0) : end] if begin >= 0 else b"", size
+        )
 
     content = bytes(range(250)) * 40
     before = digest(content, 9000)
