@@ -57,14 +57,8 @@ def get_provider_info() -> dict[str, Any]:
         "dataset-uris": _asset_uris(),
         "queues": [f"{_PACKAGE}.queues.snowpipe.SnowpipeMessageQueueProvider"],
         "task-decorators": [
-            {
-                "name": "snowpipe_append",
-                "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task",
-            },
-            {
-                "name": "snowpipe_route",
-                "class-name": f"{_PACKAGE}.decorators.route.snowpipe_route_task",
-            },
+            {"name": "snowpipe_append", "class-name": f"{_PACKAGE}.decorators.append.snowpipe_append_task"},
+            {"name": "snowpipe_route", "class-name": f"{_PACKAGE}.decorators.route.snowpipe_route_task"},
         ],
         "notifications": [f"{_PACKAGE}.notifications.lag.SnowpipeLagNotifier"],
         "extra-links": [
@@ -155,11 +149,7 @@ def _connection_type() -> dict[str, Any]:
             # The port is not hidden: the Test button of Airflow 3.3.1 and 3.3.2 refuses a saved connection
             # without one, as if it were for another destination (apache/airflow pull request 73298).
             "hidden-fields": [],
-            "relabeling": {
-                "host": "Account URL",
-                "login": "User",
-                "password": "Token or key passphrase",
-            },
+            "relabeling": {"host": "Account URL", "login": "User", "password": "Token or key passphrase"},
             "placeholders": {
                 "host": "https://<account>.snowflakecomputing.com (empty: made from the account)",
                 "port": "443",

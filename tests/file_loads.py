@@ -69,11 +69,14 @@ class Load:
             lines.writelines(json.dumps({"ID": number, "NAME": name}) + "\n" for number in new)
         self.ids += new
 
+    @property
+    def target(self) -> str:
+        hook = SnowpipeHook(self.conn_id, table=self.table)
+        return hook.pipe_name().address(hook.account_url())
+
     def stream(self, *names: str) -> None:
         """Do what the stream does: send the rows of files, and commit."""
-        hook = SnowpipeHook(self.conn_id, table=self.table)
-        target = hook.pipe_name().address(hook.account_url())
-        files = taken(FileSource(path=str(self.folder)), target)["a"]
+        files = taken(FileSource(path=str(self.folder)), self.target)["a"]
         with self.service.client(self.table) as client:
             rows = client.open_channel(CHANNEL).status.rows_inserted
         source, tokens, lines = ChannelSource(UnitOffset, files.binding), list[str](), list[str]()

@@ -1,5 +1,7 @@
 """The source log of a folder of files under test: its units, and tokens of their rows."""
 
+from typing import Any
+
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.listing import log_store
 from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition
@@ -41,5 +43,10 @@ def groups_of(spec: FileSourceSpec, secrets: SourceSecrets | None = None) -> tup
 
 def states(spec: FileSourceSpec, target: str) -> dict[str, str]:
     """The loader of each file of a source's log, and ``taken`` where it is not known to have loaded it."""
-    lines = log_store(spec, target, SourceSecrets()).read().described()
+    lines = described(spec, target)
     return {one["file"]: f"{one['loader']} {one['state']}".removesuffix(" committed") for one in lines}
+
+
+def described(spec: FileSourceSpec, target: str) -> list[dict[str, Any]]:
+    """What a source's log tells of its units."""
+    return log_store(spec, target, SourceSecrets()).read().described()

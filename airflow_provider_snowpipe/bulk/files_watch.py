@@ -36,12 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.names import first_few
-from airflow_provider_snowpipe.streaming.polling import (
-    GATHER_SECONDS,
-    PollClient,
-    SharedPoll,
-    loop_time,
-)
+from airflow_provider_snowpipe.streaming.polling import GATHER_SECONDS, PollClient, SharedPoll, loop_time
 
 log = logging.getLogger(__name__)
 

@@ -31,10 +31,7 @@ from airflow_provider_snowpipe.bulk.ledger_entry import (
     LoadOfTable,
     TableState,
 )
-from airflow_provider_snowpipe.bulk.staged_files import (
-    MOST_NAMES,
-    StagedFile,
-)
+from airflow_provider_snowpipe.bulk.staged_files import MOST_NAMES, StagedFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
@@ -198,13 +195,7 @@ class Ledger:
             "LATERAL FLATTEN(INPUT => L.FILES) AS F, LATERAL FLATTEN(INPUT => L.REPORTS) AS T, "
             'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
             f'AND SUBSTR({file}, {begin}) = F.VALUE:"path"::VARCHAR{named} GROUP BY 1, 2, 3',
-            (
-                self._target,
-                stage,
-                state,
-                *([since.isoformat()] if since else []),
-                *(paths if named else ()),
-            ),
+            (self._target, stage, state, *([since.isoformat()] if since else []), *(paths if named else ())),
         )
         return frozenset((str(row["path"]), str(row["mark"]), row["target_created"]) for row in rows)
 

@@ -17,11 +17,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     copy_history,
     possible_paths,
 )
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SnowpipeError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier
 
 log = logging.getLogger(__name__)

@@ -238,9 +238,7 @@ def remembered_loads(
 
 
 def loads_since_staged(
-    files: StagedFiles,
-    history: Iterable[FileLoad],
-    given: Container[tuple[str, str, str | None]] = (),
+    files: StagedFiles, history: Iterable[FileLoad], given: Container[tuple[str, str, str | None]] = ()
 ) -> dict[str, FileLoad]:
     """The newest load of each file's content, by path.
 

@@ -402,10 +402,7 @@ class PipeFiles:
             known = {load.path: load.rows_loaded for load in (*own, *passed.values())}
             _require_rows(hook, table, known, sum(known.values()))
         here = str(location).removeprefix("@")
-        return [
-            *own,
-            *(replace(load, path=whole[path].path, location=here) for path, load in passed.items()),
-        ]
+        return [*own, *(replace(load, path=whole[path].path, location=here) for path, load in passed.items())]
 
     def _location(self, target: PipeTarget | None) -> StageReference | None:
         """From where the pipe loads, with database and schema; None where nobody knows."""

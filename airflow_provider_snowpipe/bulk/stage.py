@@ -13,10 +13,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    StagedFileDiffersError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 from airflow_provider_snowpipe.streaming.names import option, string_literal
 
 # -- Uploading files to an internal stage: which are there already, and the PUT of those that are not ----

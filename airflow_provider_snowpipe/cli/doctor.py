@@ -316,11 +316,7 @@ class Doctor:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from airflow_provider_snowpipe.operators.cluster_job import is_cluster_mode
-        from airflow_provider_snowpipe.operators.submission import (
-            SPARK_CONNECT,
-            SubmitHook,
-            connect_url,
-        )
+        from airflow_provider_snowpipe.operators.submission import SPARK_CONNECT, SubmitHook, connect_url
         from airflow_provider_snowpipe.triggers.application import cluster_of, spark_connection
 
         conn_id = self.spark_conn_id or _DEFAULT_SPARK

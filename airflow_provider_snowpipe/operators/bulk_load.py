@@ -17,12 +17,7 @@ from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
 from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, Entry, work_key
-from airflow_provider_snowpipe.bulk.run_files import (
-    TARGET_FILE_BYTES,
-    RunManifest,
-    check_target,
-    run_folder,
-)
+from airflow_provider_snowpipe.bulk.run_files import TARGET_FILE_BYTES, RunManifest, check_target, run_folder
 from airflow_provider_snowpipe.bulk.stage import check_parallel
 from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook

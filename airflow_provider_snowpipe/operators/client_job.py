@@ -281,10 +281,7 @@ def stop_processes(leaders: Sequence[Process]) -> None:
     for leader in leaders:
         with suppress(psutil.NoSuchProcess):
             everyone |= {process.pid: process for process in leader.children(recursive=True)}
-    for signal, seconds in (
-        (psutil.Process.terminate, _GRACE_SECONDS),
-        (psutil.Process.kill, _REAP_SECONDS),
-    ):
+    for signal, seconds in ((psutil.Process.terminate, _GRACE_SECONDS), (psutil.Process.kill, _REAP_SECONDS)):
         for process in everyone.values():
             with suppress(psutil.NoSuchProcess):
                 signal(process)
@@ -362,11 +359,7 @@ class ClientRun:
 
     @classmethod
     def find(
-        cls,
-        memory: DriverMemory,
-        log: Any,
-        show: Callable[[str | None], None],
-        if_it_runs: str,
+        cls, memory: DriverMemory, log: Any, show: Callable[[str | None], None], if_it_runs: str
     ) -> Self | None:
         """Find the driver of an earlier try, None where nothing of it is on this machine.
 

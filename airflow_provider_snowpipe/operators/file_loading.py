@@ -282,12 +282,7 @@ class FileLoading:
         return PipeName(*self.hook_of(self.table).database_and_schema(), pipe)
 
     def _copier(
-        self,
-        stage: str,
-        arguments: Mapping[str, Any],
-        given: GivenLoad | None = None,
-        *,
-        leaves: bool,
+        self, stage: str, arguments: Mapping[str, Any], given: GivenLoad | None = None, *, leaves: bool
     ) -> CopyLoad:
         if self.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
@@ -465,7 +460,7 @@ class FileLoader:
         CopyOutcome(tuple(done.values())).require(on_rejected, units.table)
         left = set(given.paths) - done.keys()
         if left or is_over:
-            units.end(given, done.keys(), left)
+            units.end(given, {path: load.rows_loaded for path, load in done.items()}, left)
         return bool(left)
 
     def _loaded(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
@@ -482,7 +477,7 @@ class FileLoader:
         leaves_out = any(one.rows_parsed > one.rows_loaded + one.errors_seen for one in found)
         CopyOutcome(found).require("fail" if leaves_out else on_rejected, units.table)
         self.refuse_forgotten(given, {path: one["status"] for path, one in value["loaded_before"].items()})
-        units.end(given, given.paths)
+        units.end(given, {one.path: one.rows_loaded for one in found})
         rows = Counter[str]()
         for (unit, _), one in zip(given.units, found, strict=True):
             rows[unit.partition] += one.rows_loaded

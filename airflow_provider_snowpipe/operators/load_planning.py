@@ -25,12 +25,7 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.storage import files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.routing.cost_model import GB, WAREHOUSE_CREDITS, LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import (
-    LoadPath,
-    MeasuredLoad,
-    kept_loads,
-    measured_latency,
-)
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, kept_loads, measured_latency
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.routing.probes import (
     DataShape,
@@ -342,11 +337,7 @@ class LoadChoice:
         if self.plan is None or self.shape is None:
             return None
         shape = dataclasses.asdict(self.shape)
-        return {
-            **self.plan.as_json(),
-            "shape": shape,
-            "expected": self.shape.expected(self.policy.costs),
-        }
+        return {**self.plan.as_json(), "shape": shape, "expected": self.shape.expected(self.policy.costs)}
 
     def _pipe_of(self, path: LoadPath) -> str | None:
         return self.file_pipe if path is LoadPath.PIPE else None

@@ -39,11 +39,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     require_name,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.bulk_driver import (
-    BulkDriverOperator,
-    RunStage,
-    brought_folder,
-)
+from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, brought_folder
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,

@@ -12,11 +12,7 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import (
-    GetUserDep,
-    requires_access_connection,
-    requires_access_dag,
-)
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_connection, requires_access_dag
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse
 

@@ -24,11 +24,7 @@ from markupsafe import Markup
 
 from airflow_provider_snowpipe.links.snowpipe import PAGES_PREFIX, pages_base
 from airflow_provider_snowpipe.routing.load_plan import credit_count, duration, size
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    PipeNotFoundError,
-    SnowpipeError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotFoundError, SnowpipeError
 from airflow_provider_snowpipe.streaming.http import time_budget
 from airflow_provider_snowpipe.streaming.names import counted
 

@@ -324,10 +324,14 @@ class Source(ABC):
         :param committed: the committed position of each partition that has one, by partition name
         """
 
-    def mark_complete(self, ends: Mapping[str, Offset | None]) -> None:  # noqa: B027  most sources keep no log
+    def mark_complete(  # noqa: B027  most sources keep no log
+        self, ends: Mapping[str, Offset | None], pieces: Mapping[str, Sequence[tuple[Offset, int]]]
+    ) -> None:
         """Write down that every row of partitions up to their ends is committed; called after :meth:`finish`.
 
         :param ends: their committed positions, by partition name; None for one without a row
+        :param pieces: the first position and the number of rows that this run has sent of each piece, by
+            partition name
         """
 
     def claim(

@@ -26,11 +26,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SourceChangedError,
 )
-from airflow_provider_snowpipe.streaming.offsets import (
-    IntegerOffset,
-    Offset,
-    offset_class_of_code,
-)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, offset_class_of_code
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus

@@ -200,8 +200,7 @@ class _Column:
             if lengths.sum() != span:
                 raise EncodingError(f"column {self.path!r}: null maps hold entries; rebuild the column")
             shifted = pa.array(
-                offsets - base,
-                mask=np.append(values.is_null().to_numpy(zero_copy_only=False), False),
+                offsets - base, mask=np.append(values.is_null().to_numpy(zero_copy_only=False), False)
             )
         return pa.MapArray.from_arrays(
             shifted, keys.cast(pa.string()).slice(base, span), items.slice(base, span)

@@ -306,11 +306,7 @@ def plan_restore(
 
 
 def restore_channels(
-    client: SnowpipeClient,
-    steps: Sequence[RestoreStep],
-    *,
-    set_token: SetToken,
-    overwrite: bool = False,
+    client: SnowpipeClient, steps: Sequence[RestoreStep], *, set_token: SetToken, overwrite: bool = False
 ) -> dict[str, str | None]:
     """Do what was planned, channel by channel, each on condition that it is as it was when planned.
 

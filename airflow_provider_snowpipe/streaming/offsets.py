@@ -53,6 +53,11 @@ class Offset(ABC):
     def next(self) -> Self:
         """The smallest position after this one that the source may hold next."""
 
+    @property
+    def piece(self) -> int:
+        """The number of the piece of the partition that it is in, such as a file; 0 where there are none."""
+        return 0
+
     def follows(self, previous: Self) -> bool:
         """True when no position can lie between ``previous`` and this one.
 
@@ -189,6 +194,11 @@ class UnitOffset(_CountedOffset):
 
     def __str__(self) -> str:
         return f"{self.unit}/{self.file}:{self.line}"
+
+    @property
+    def piece(self) -> int:
+        """The unit."""
+        return self.unit
 
     def follows(self, previous: Self) -> bool:
         """True for the next line of the unit, and for any of a later unit, which may begin within a file."""

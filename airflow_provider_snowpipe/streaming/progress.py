@@ -12,12 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, SupportsInt
 
-from airflow_provider_snowpipe.streaming.checkpoint import (
-    Checkpoint,
-    OnImbalance,
-    is_checkpoint,
-    position_of,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, OnImbalance, is_checkpoint, position_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,

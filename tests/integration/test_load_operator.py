@@ -14,9 +14,11 @@ from pyarrow import csv, parquet
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.lineage import dataset_name
+from airflow_provider_snowpipe.sources import FileSource
 from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, load
 from tests.outlet_events import OutletEvents
+from tests.source_log import described
 
 __all__ = ["load", "set_connection"]
 
@@ -84,6 +86,8 @@ def test_ways_take_turns_over_one_folder(began: Load) -> None:
         path = {"path": "stream"} if way == "stream" else given(began, way)
         assert began.run(**path)["path"] == way
         began.assert_every_row_is_there_once()
+    units = described(FileSource(path=str(began.folder)), began.target)
+    assert [one["rows"] for one in units] == [None, 2, 4, 2, 2, 2, 2, 2]
 
 
 COLUMNS = {

@@ -410,7 +410,8 @@ class Run:
             if sent is None or (position is not None and position >= sent):
                 complete[self._partitions[name].name] = position
         self._source.finish(committed)
-        self._source.mark_complete(complete)
+        sent_pieces = {self._partitions[name].name: one.pieces for name, one in self._results.items()}
+        self._source.mark_complete(complete, sent_pieces)
 
     def _pass_what_is_no_row(self) -> None:
         """Set the tokens of channels behind records that have no row to carry them.
@@ -480,6 +481,7 @@ class Run:
                 token=result.token or before.token,
                 passed=result.passed,
                 passed_token=result.passed_token,
+                pieces=before.pieces + result.pieces,
             )
         if failed:
             first = failed[0]

@@ -376,14 +376,19 @@ class FileUnits:
         """
         self._source.require_written()
 
-    def end(self, given: GivenLoad, loaded: Collection[str], given_up: Collection[str] = ()) -> None:
-        """Write into the log which files of a load are in the table, and which ones never will be."""
-        ended, other = ({one.number for one in given.units_of(paths)} for paths in (loaded, given_up))
-        self._source.end(ended, other)
+    def end(self, given: GivenLoad, loaded: Mapping[str, int], given_up: Collection[str] = ()) -> None:
+        """Write into the log which files of a load are in the table, and which ones never will be.
+
+        :param loaded: the rows of each, by path
+        """
+        numbers = {path: one.number for (one, _), path in zip(given.units, given.paths, strict=True)}
+        self._source.end(
+            {numbers[path]: rows for path, rows in loaded.items()}, {numbers[one] for one in given_up}
+        )
 
     def clean_up(self) -> None:
         """Archive or delete the files that are loaded, as the source says."""
-        self._source.end((), ())
+        self._source.end({}, ())
 
     def _channel_source(self, partition: FilePartition) -> ChannelSource:
         return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)

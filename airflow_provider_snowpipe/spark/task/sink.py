@@ -103,6 +103,7 @@ class PartitionResult(SentRows):
     :param position: the last position that the service has, None if the partition has no row
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
+    :param pieces: the first position that was sent of each piece of the partition, and how many rows
     :param unloaded: the first rows that were put aside or skipped
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
@@ -115,6 +116,7 @@ class PartitionResult(SentRows):
     passed: Offset | None = None
     passed_token: str | None = None
     columns: tuple[str, ...] = ()
+    pieces: tuple[tuple[Offset, int], ...] = ()
     unloaded: tuple[UnloadedRow, ...] = ()
     complete: bool = True
     error_type: str | None = None
@@ -199,8 +201,11 @@ def load_channel(
             )
             began = time.monotonic()
             parts = AdmittedParts(rows_after(committed), admission.admit, stop_at)
+            pieces: dict[int, tuple[Offset, int]] = {}
             for part in parts:
                 session.append(part.body, part.start, part.end, rows=part.rows)
+                first, rows = pieces.get(part.start.piece, (part.start, 0))
+                pieces[part.start.piece] = first, rows + part.rows
             session.flush()
             received = time.monotonic()
             sent = session.progress.sent
@@ -226,6 +231,7 @@ def load_channel(
         undecoded=admission.undecoded,
         unknown_columns=admission.unknown_columns,
         columns=admission.columns,
+        pieces=tuple(pieces.values()),
         unloaded=admission.unloaded,
         complete=parts.complete,
     )

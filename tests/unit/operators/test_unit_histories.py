@@ -148,7 +148,9 @@ class Histories(stateful.RuleBasedStateMachine):
                 if not channels.stream(name, sources[name].token(part.end, rows, 0), *lines, session=session):
                     raise CrashError
         statuses = channels.channel_statuses([*found]).items()
-        source.mark_complete({found[name].name: sources[name].start(one).position for name, one in statuses})
+        source.mark_complete(
+            {found[name].name: sources[name].start(one).position for name, one in statuses}, {}
+        )
 
     @stateful.invariant()
     def no_row_is_there_twice(self) -> None:

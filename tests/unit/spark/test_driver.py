@@ -540,7 +540,8 @@ class TestFinish:
         run.verify()
         run.source.mark_complete = complete = MagicMock()
         run.finish()
-        complete.assert_called_once_with({"p": IntegerOffset(5), "none": None})
+        sent = {"p": (), "q": ((IntegerOffset(0), 4),), "none": ()}
+        complete.assert_called_once_with({"p": IntegerOffset(5), "none": None}, sent)
 
     def test_quiet_channels_are_opened_at_their_own_tokens(self, snowpipe, make_run, caplog):
         stands(snowpipe, "job_src_p", "5", rejected=2, errors=2)

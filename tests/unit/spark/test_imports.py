@@ -13,7 +13,7 @@ source = open_source(FileSource(sys.argv[1]), "fail").for_target("account/pipe",
 (partition,) = source.partitions()
 position = UnitOffset(1, "1.ndjson", 2)
 done, claimed = partition.is_done(position), source.claim({"c": partition}, {"c": position})
-source.mark_complete({partition.name: position})
+source.mark_complete({partition.name: position}, {})
 print(done, claimed, sorted({"jwt", "numpy", "pandas", "pyarrow"} & set(sys.modules)))
 assert sum(part.rows for part in partition.read(partition.resume(None), BatchLimits())) == 2
 print(sorted({"jwt", "numpy", "pandas", "pyarrow"} & set(sys.modules)))

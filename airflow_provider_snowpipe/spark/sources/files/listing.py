@@ -16,12 +16,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import LineFileReader
 from airflow_provider_snowpipe.spark.sources.files.log import SourceLog, Unit
 from airflow_provider_snowpipe.spark.sources.files.log_plan import Contents, Found, ends_digest
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    FileSource,
-    Ndjson,
-    SourceFile,
-    values_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson, SourceFile, values_of
 from airflow_provider_snowpipe.spark.sources.files.storage import (
     LOG_FOLDER,
     Listed,

@@ -66,7 +66,13 @@ _ARROW = {"str": DataType.utf8(), "int": DataType.int64()}
 EVENTS = Schema(
     [
         Field(name, _ARROW[str(kind)])
-        for name, kind in {"event": "str", "at_ns": "int", "run": "str", **_UNIT_COLUMNS}.items()
+        for name, kind in {
+            "event": "str",
+            "at_ns": "int",
+            "run": "str",
+            "rows": "int",
+            **_UNIT_COLUMNS,
+        }.items()
     ]
 )
 
@@ -193,6 +199,7 @@ class SourceLog:
     def described(self) -> list[dict[str, Any]]:
         """What became of each unit, for people, by number."""
         taken_at, taken_by = self.times("unit"), self.runs()
+        rows = self._of_units("rows", "committed")
         at = {event: self.times(event) for event in ("deleted", "archived", "committed")}
         lines = []
         for one in self.units:
@@ -203,6 +210,7 @@ class SourceLog:
                     "partition": one.partition,
                     "file": one.name,
                     "bytes": one.end - one.start,
+                    "rows": rows.get(one.number),
                     "lines_before": one.after_line,
                     "loader": str(Loader.read(one.loader)) if one.loader else "stream",
                     "state": next((event for event in at if one.number in at[event]), "taken"),

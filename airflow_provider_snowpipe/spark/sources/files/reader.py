@@ -11,13 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from uuid import uuid4
 
-from airflow_provider_snowpipe.spark.source import (
-    KnownLoads,
-    OnDataLoss,
-    Partition,
-    Source,
-    SourceSecrets,
-)
+from airflow_provider_snowpipe.spark.source import KnownLoads, OnDataLoss, Partition, Source, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.given_load import GivenLoad
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
@@ -44,16 +38,8 @@ from airflow_provider_snowpipe.spark.sources.files.log_plan import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.partition import (
-    FilePartition,
-    begun_unit,
-    unit_of,
-)
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    FileGroup,
-    SourceFile,
-    values_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.partition import FilePartition, begun_unit, unit_of
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, SourceFile, values_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.checkpoint import Rebind
@@ -458,20 +444,20 @@ class FileSource(Source):
         self._given = {one.number: (file, False, True) for one, file in zip(given, files, strict=True)}
         return self.given()
 
-    def end(self, loaded: Collection[int], given_up: Collection[int]) -> None:
+    def end(self, loaded: Mapping[int, int], given_up: Collection[int]) -> None:
         """Write into the log what has become of units that COPY or a pipe was given, and clean up.
 
-        :param loaded: the numbers of those whose rows are in the table
+        :param loaded: the numbers of those whose rows are in the table, and how many these are
         :param given_up: the numbers of those that are not, and never will be; their files are planned again
         """
 
         def rows() -> list[dict[str, object]]:
             left = {one.number for one in self._log.units} - self._log.committed().keys()
-            what = [("committed", loaded), ("given up", given_up)]
+            what = [("committed", loaded), ("given up", dict.fromkeys(given_up))]
             return [
-                {"event": event, "number": number, "after_line": 0}
-                for event, numbers in what
-                for number in sorted(left.intersection(numbers))
+                {"event": event, "number": number, "after_line": 0, "rows": rows_of[number]}
+                for event, rows_of in what
+                for number in sorted(left.intersection(rows_of))
             ]
 
         self._record(rows)
@@ -491,13 +477,20 @@ class FileSource(Source):
         self._log, self._new = added, []
         return True
 
-    def mark_complete(self, ends: Mapping[str, Offset | None]) -> None:
+    def mark_complete(
+        self, ends: Mapping[str, Offset | None], pieces: Mapping[str, Sequence[tuple[Offset, int]]]
+    ) -> None:
         """Write into the log which units are committed, for whoever cleans up, or finds their files gone.
 
         They are all that were planned, also those without a row behind the last position.
         """
         lasts = {name: self._planned.get(name, 0) for name in ends}
-        self._record(lambda: self._newly_committed(ends, lasts))
+        sent: dict[int, tuple[int, int]] = {}
+        for position, count in (one for found in pieces.values() for one in found):
+            if (first := unit_of(position)) is not None:
+                line, rows = sent.get(first.unit, (first.line, 0))
+                sent[first.unit] = line, rows + count
+        self._record(lambda: self._newly_committed(ends, lasts, sent))
         self._clean_up(lasts)
 
     def _clean_up(self, lasts: Mapping[str, int]) -> None:
@@ -566,7 +559,7 @@ class FileSource(Source):
         return True
 
     def _newly_committed(
-        self, ends: Mapping[str, Offset | None], lasts: Mapping[str, int]
+        self, ends: Mapping[str, Offset | None], lasts: Mapping[str, int], sent: Mapping[int, tuple[int, int]]
     ) -> list[dict[str, object]]:
         marked = self._log.committed()
         rows: list[dict[str, object]] = []
@@ -577,7 +570,10 @@ class FileSource(Source):
             if one.number <= lasts.get(one.partition, 0):
                 line = NO_ROWS if end is None or one.number > end.unit else 0
                 line = end.line if end is not None and one.number == end.unit else line
-                rows.append({"event": "committed", "number": one.number, "after_line": line})
+                first, count = sent.get(one.number, (0, None))
+                if line == NO_ROWS or first != one.after_line + 1:  # an earlier run has sent its begin
+                    count = 0 if line == NO_ROWS else None
+                rows.append({"event": "committed", "number": one.number, "after_line": line, "rows": count})
         return rows
 
 
@@ -594,5 +590,5 @@ def _given_error(spec: FileSourceSpec, load: GivenLoad) -> SourceUnavailableErro
     return SourceUnavailableError(
         f"source path {spec.path!r}: {load.loader} was given {len(names):,} files at "
         f"{load.since:%Y-%m-%d %H:%M %Z}, such as {names[0]!r}, and is not known to have loaded them. "
-        "Nothing was sent: run the SnowpipeLoadOperator task of this path, which ends that load first",
+        "Nothing was sent: run the SnowpipeLoadOperator task of this path, which ends that load first"
     )

@@ -256,22 +256,23 @@ def test_a_log_shows_what_became_of_its_units():
     others = [("committed", 2, 0), ("committed", 3, logs.NO_ROWS), ("committed", 5, 3)]
     others += [("archived", 2, None), ("deleted", 3, None), ("channel", 1, None)]
     for at, (event, number, line) in enumerate(others, 61 * SECOND - 4):
-        rows.append({"event": event, "number": number, "after_line": line, "at_ns": at, "run": "other"})
+        about = {"rows": line} if event == "committed" else {}
+        rows.append(
+            {"event": event, "number": number, "after_line": line, "at_ns": at, "run": "other", **about}
+        )
     folder.log = log = SourceLog("id", "/in", 3, event_table(rows))
 
     assert (log.last_unit, [one.number for one in log.live_units]) == (5, [1, 4, 5])
     assert (log.committed(), log.times("archived")) == ({2: 0, 3: logs.NO_ROWS, 5: 3}, {2: 61 * SECOND - 1})
     first, second, third, fourth, last = log.described()
     taken = {"partition": "p", "lines_before": 0, "bytes": 4, "taken_by": "r", "loader": "stream"}
-    end = {"state": "taken", "committed_at": None}
+    end = {"state": "taken", "rows": None, "committed_at": None}
     assert first == {"unit": 1, "file": "p/a", "taken_at": "1970-01-01T00:00:01Z", **taken, **end}
     taken.update(lines_before=1, bytes=8)
-    end = {"state": "committed", "committed_at": "1970-01-01T00:01:00Z"}
+    end = {"state": "committed", "rows": 3, "committed_at": "1970-01-01T00:01:00Z"}
     assert last == {"unit": 5, "file": "p/d", "taken_at": "1970-01-01T00:00:05Z", **taken, **end}
     assert [one["state"] for one in (second, third, fourth)] == ["archived", "deleted", "taken"]
-    folder.play(
-        ["6 b 0-4+0", "7 c 0-4+0"]
-    )  # files that come under the names of those that were cleaned up are new
+    folder.play(["6 b 0-4+0", "7 c 0-4+0"])  # whose names those had that were cleaned up
     empty = SourceLog.empty()
     assert (empty.log_id, empty.source, empty.number, empty.last_unit, empty.units) == ("", "", 0, 0, [])
 

@@ -107,7 +107,9 @@ class Loads:
                 self.committed[name] = part.end
                 self.bindings[name] = partition.binding.digest
         if dies_after is None:
-            source.mark_complete({one: self.committed[one] for one in partitions if one in self.committed})
+            source.mark_complete(
+                {one: self.committed[one] for one in partitions if one in self.committed}, {}
+            )
 
 
 class Histories(stateful.RuleBasedStateMachine):
@@ -532,5 +534,5 @@ class TestCleaning:
         loads.use(after_commit="delete")
         loads.committed = {}
         source, _ = loads.plan()
-        source.mark_complete({})
+        source.mark_complete({}, {})
         assert path.exists()
