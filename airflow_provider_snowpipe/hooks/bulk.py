@@ -80,7 +80,7 @@ class Source(Protocol):
     """Where the files are."""
 
     def local(self, file: SourceFile) -> AbstractContextManager[Path]:
-        """Have a file on this machine, as long as the block runs."""
+        """Have a file on this machine, as long as the block runs; under its name in the stage it is compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class StageUpload:
         """Have a file as it is staged: compressed here, where the same content has the same bytes again."""
         name = self.staging.staged_as(file.name)
         with self.source.local(file) as path:
-            if name == file.name:
+            if name in (file.name, path.name):
                 yield path
                 return
             with TemporaryDirectory(prefix="snowpipe-stage-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -350,6 +351,8 @@ class FileLoading:
 
 _PARALLEL = 4
 """Files that are uploaded at a time, each with a session of its own."""
+_LEVEL = 1
+"""Of gzip: rows are compressed once, and read once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +375,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of files, each written to a file of NDJSON.
+    """The rows of files, each written to a compressed file of NDJSON, with the same bytes each time.
 
     :param read: reads the rows of a file
     :param files: by their names in the stage
@@ -383,14 +386,14 @@ class Rows:
 
     @contextmanager
     def local(self, file: StagedSource) -> Iterator[Path]:
-        """A file with the rows, which end with a new line."""
+        """A file with the rows, each of which ends with a new line."""
         with TemporaryDirectory(prefix="snowpipe-rows-") as folder:
-            written = Path(folder, file.name)
-            with written.open("wb") as out:
+            written = Path(folder, f"{file.name}.gz")
+            with written.open("wb") as out, gzip.GzipFile("", "wb", _LEVEL, out, mtime=0) as packed:
                 for block in self.read(self.files[file.below]):
-                    out.write(block)
+                    packed.write(block)
                     if block[-1:] != b"\n":
-                        out.write(b"\n")
+                        packed.write(b"\n")
             yield written
 
 
