@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, call
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,9 +17,10 @@ from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
+from airflow_provider_snowpipe.spark.source import Behind, KnownLoads, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, source_of_token
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -171,6 +172,23 @@ def test_new_channels_are_created_and_left_to_be_recorded_before_a_row_is_sent(s
     assert [len(ids(snowpipe, f"job_src_{name}")) for name in "pqr"] == [6, 2, 6]
 
 
+def test_run_reports_what_it_was_and_what_ended_it(snowpipe, make_run, monkeypatch):
+    stands(snowpipe, "job_src_p", "3")
+    mine, row = binding_of("p"), UnloadedRow("job_src_q", "1", "bad")
+    last = {mine.source_digest: ("job_src_p", token(3, 9, 2, binding=mine))}
+    script = ScriptedRounds([PartitionResult("job_src_q", columns=("ID",), unloaded=(row,))])
+    monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: script)
+    run = make_run(P, Q, last_checkpoints=last, wait_for_commit=False)
+    load(run)
+    run.verify()
+    found = run.report(time.monotonic(), errors.SqlError("gone"))
+    assert (found.application, found.error, found.error_type) == ("app", "gone", "SqlError")
+    assert (found.reading, found.columns, found.unloaded) == (run.reading, ("ID",), (row,))
+    moved = [(one.channel, one.partition, one.rows_before, one.rejected_earlier) for one in found.channels]
+    assert moved == [("job_src_p", "p", 3, 2), ("job_src_q", "q", 0, 0)]
+    assert (run.report(0.0).error, run.report(0.0).error_type) == (None, None)
+
+
 def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):
     run = make_run(P)
     snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
@@ -208,7 +226,7 @@ class TestPrepare:
         source, secrets = opens(asked_source(P, Q)), SourceSecrets({"password": "x"})
         monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
         stands(snowpipe, "job_src_p", "3")
-        plan = replace(PLAN, on_data_loss="skip")
+        plan = replace(PLAN, on_data_loss="skip", source_log="log/7", table_created="2026")
 
         Run(plan, snowpipe.client()).prepare()
         Run(replace(plan, rebind="continue"), snowpipe.client(), object, secrets).prepare()
@@ -216,10 +234,12 @@ class TestPrepare:
         assert opens.given == [(plan.source, "skip", one) for one in (SourceSecrets(), secrets)]
         starts = [given.args[0] for given in source.with_spark.call_args_list]
         assert (starts[0](), starts[1]) == (("session", "app"), object)
-        assert source.for_target.call_args.args == (PIPE.address(URL),)
+        assert source.for_target.call_args == call(PIPE.address(URL), run=plan.run_mark)
         committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
         assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
-        assert [given.kwargs["rebind"] for given in source.claim.call_args_list] == [None, "continue"]
+        known = KnownLoads("log/7", "2026")
+        rebinds = [{"rebind": one, "known": known} for one in (None, "continue")]
+        assert [given.kwargs for given in source.claim.call_args_list] == rebinds
 
     @pytest.mark.parametrize("skip", range(5))
     def test_rejected_rows_of_a_taken_over_channel_are_logged_first(self, snowpipe, make_run, caplog, skip):

@@ -194,10 +194,11 @@ class TestLastCheckpoints:
         snowpipe.channel("old_q", **loaded(3, 4, binding=binding_of("q")))
         channels = [own("x", rebind="continue"), own("q", rebind="continue"), own("p", rebind="continue")]
         checked = []
-        seen = replace(earlier, last=LAST)
+        rejected = {own("p").partition: ("old_p", token(7, 11, 3))}
+        seen = replace(earlier, last=LAST | rejected)
         assert seen.hand_over(channels, lambda *found: checked.append(found)) == {
             "new_q": (4, 0),
-            "new_p": (8, 0),
+            "new_p": (8, 3),
         }
         assert checked == [("new_q", IntegerOffset(3)), ("new_p", IntegerOffset(7))]
         assert snowpipe.channels["new_p"].committed == token(7)
@@ -206,6 +207,13 @@ class TestLastCheckpoints:
             seen.hand_over([own("p")])
         with pytest.raises(errors.SourcePositionError, match="new_p 7"):
             seen.hand_over([channels[2]], refuse)
+
+    @pytest.mark.parametrize(
+        ("now", "moved"), [(token(7, 3), (3, 2)), (token(7, 8), None), (token(6, 3), None), ("7", None)]
+    )
+    def test_tell_the_rows_of_a_channel_that_was_restored(self, earlier, now, moved):
+        seen = replace(earlier, last={own("p").partition: ("new_p", token(7, 8, 2))})
+        assert seen.hand_over([own("p", now, is_bare=now == "7")]) == ({"new_p": moved} if moved else {})
 
     def test_are_those_of_the_sources_own_record_without_another(self, snowpipe, earlier):
         known = replace(own("p", rebind="continue"), recorded=IntegerOffset(7))
