@@ -80,7 +80,7 @@ class Source(Protocol):
     """Where the files are."""
 
     def local(self, file: SourceFile) -> AbstractContextManager[Path]:
-        """Have a file on this machine as long as the block runs; its name in the stage says it is compressed."""
+        """Have a file on this machine as long as the block runs; compressed if its name says so."""
 
 
 @dataclass(frozen=True, slots=True)

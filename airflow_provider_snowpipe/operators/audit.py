@@ -38,13 +38,17 @@ _LEAST_SHOWN, _MOST_SHOWN = 5, 100
 
 @dataclass(frozen=True, slots=True)
 class PipeAudit:
-    """What an audit has found of one pipe."""
+    """What an audit has found of one pipe.
+
+    :param files: what differs of files that COPY and pipes have loaded
+    """
 
     pipe: PipeName
     channels: tuple[ChannelAudit, ...]
     table: TableAudit | None = None
     notes: tuple[str, ...] = ()
     connection: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -52,7 +56,7 @@ class PipeAudit:
         of_channels = (
             f"channel {one.channel!r}: {text}" for one in self.channels for text in one.differences
         )
-        return (*of_channels, *(() if self.table is None else self.table.differences))
+        return (*of_channels, *self.files, *(() if self.table is None else self.table.differences))
 
     def as_json(self, most: int | None = None) -> dict[str, Any]:
         """The audit as JSON values, of at most so many channels, those first that differ."""
@@ -125,9 +129,11 @@ def audit_pipe(
     rows = _rows_of(hook, table, inserted + before)
     counted = TableAudit(name, *rows, other_rows, again, before - sum(moved))
     audits = {name: one.compared(counted) for name, one in audits.items()}
+    files: tuple[str, ...] = ()
     if depth == "rows":
-        audits |= _compared(hook, table, sources, audits, notes)
-    return PipeAudit(pipe, tuple(audits.values()), counted, tuple(notes))
+        of_channels, files = _compared(hook, table, sources, audits, notes)
+        audits |= of_channels
+    return PipeAudit(pipe, tuple(audits.values()), counted, tuple(notes), files=files)
 
 
 def _rows_of(hook: SnowpipeHook, table: tuple[str, str, str], streamed: int) -> tuple[int, int, int]:
@@ -147,16 +153,18 @@ def _compared(
     sources: Sequence[SourceAudit],
     audits: Mapping[str, ChannelAudit],
     notes: list[str],
-) -> dict[str, ChannelAudit]:
-    """Compare the channels with the rows of the table, by the columns that show where rows are from.
+) -> tuple[dict[str, ChannelAudit], tuple[str, ...]]:
+    """Compare the rows of the table with what was loaded, by the columns that show where rows are from.
 
     :param notes: gets the sources whose rows have no such columns, or that could not be listed
+    :return: the channels, and what differs of files that COPY and pipes have loaded
     """
     from airflow_provider_snowpipe.spark.submit.audit import TableRows, positions_query
 
     found: dict[str, ChannelAudit] = {}
     asked: dict[tuple[tuple[str, ...], str], TableRows] = {}
-    listed: list[tuple[SourceAudit, tuple[tuple[str, ...], str], dict[str, Sequence[tuple[str, ...]]]]] = []
+    listed: list[Any] = []
+    files: list[str] = []
     for source in sources:
         columns = source.spec.row_columns
         if columns is None:
@@ -165,11 +173,16 @@ def _compared(
             )
             continue
         try:
-            listed.append((source, columns, source.row_keys()))
+            listed.append((source, columns, *source.row_keys()))
         except (SnowpipeError, OSError, ImportError) as error:
             notes.append(f"{source.spec.address}: not compared: {error}")
-    owners = Counter((columns, key) for _, columns, keys in listed for own in keys.values() for key in own)
-    for source, columns, keys in listed:
+    owners = Counter(
+        (columns, key)
+        for _, columns, keys, copied in listed
+        for own in (*keys.values(), [(name,) for name in copied])
+        for key in own
+    )
+    for source, columns, keys, copied in listed:
         if columns not in asked:
             with hook.sql_session("compare the rows of a table") as run:
                 asked[columns] = TableRows.of(run(positions_query(full_name(*table), columns)), columns[0])
@@ -177,7 +190,9 @@ def _compared(
         for name in keys.keys() & audits.keys():
             own = {key: owners[columns, key] for key in keys[name]}
             found[name] = asked[columns].compared(audits[name], own, known[name].rows_before)
-    return found
+        own_files = {name: rows for name, rows in copied.items() if owners[columns, (name,)] == 1}
+        files += asked[columns].compared_copied(own_files)
+    return found, tuple(files)
 
 
 class SnowpipeAuditOperator(PipeArguments, AccountOperator):

@@ -318,6 +318,10 @@ class Source(ABC):
         self.run = run
         return self
 
+    def copied_rows(self) -> Mapping[str, int]:
+        """How many rows COPY and pipes have loaded of each file, by name, as far as that is known."""
+        return {}
+
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
         """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
 

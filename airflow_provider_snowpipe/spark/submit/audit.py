@@ -6,7 +6,7 @@ that takes no warehouse. Then the source is read again up to each checkpoint, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -188,13 +188,17 @@ class SourceAudit:
                 found.append(self._counted(one, partition, self.seen[by_channel[name]], checked))
         return found
 
-    def row_keys(self) -> dict[str, Sequence[tuple[str, ...]]]:
-        """What the rows of each channel have in the columns that show where they are from."""
+    def row_keys(self) -> tuple[dict[str, Sequence[tuple[str, ...]]], Mapping[str, int]]:
+        """What the rows of each channel have in the columns that show where they are from.
+
+        :return: that, and how many rows COPY and pipes have loaded of each file
+        """
         listed = open_source(self.spec, "fail", self.secrets).for_target(self.target, writes=False)
         source = listed.without_spark()
         partitions = () if source is None else source.partitions()
         seen = ((self.seen.get(one.binding.source_digest), one) for one in partitions)
-        return {known.channel: one.row_keys() for known, one in seen if known is not None}
+        keys = {known.channel: one.row_keys() for known, one in seen if known is not None}
+        return keys, {} if source is None else source.copied_rows()
 
     def _counted(
         self, one: ChannelAudit, partition: Partition, seen: LastSeen, changed: str | None
@@ -337,12 +341,8 @@ class TableRows:
             return _noted(one, f"not compared: {' '.join(key)} is the name of rows of several sources")
         own = {" ".join(key): self.found[key] for key in keys if key in self.found}
         audited = one
-        for name, rows in own.items():
-            if more := rows.rows - rows.different:
-                first = f"the first one is number {rows.doubled}"
-                audited = _differing(
-                    audited, f"in the table twice: {counted(more, 'row')} of {name}, {first}"
-                )
+        for text in _doubled(own):
+            audited = _differing(audited, text)
         missing = one.inserted - one.sent_again + before - sum(rows.different for rows in own.values())
         if missing <= 0 or one.rows is None:
             return audited
@@ -352,6 +352,25 @@ class TableRows:
             unknown = f"{self.unknown:,} rows of the table do not show where they are from"
             return _noted(audited, f"whether rows are missing: {unknown}")
         return _differing(audited, f"{missing:,} of its rows are not in the table{where}")
+
+    def compared_copied(self, files: Mapping[str, int]) -> Iterator[str]:
+        """Compare the rows of files with those that COPY and pipes have loaded; what differs, in words.
+
+        :param files: these rows of each file, by name
+        """
+        found = {name: self.found.get((name,), FoundRows(0, 0, 0)) for name in files}
+        yield from _doubled(found)
+        for name, rows in () if self.unknown else found.items():
+            if missing := files[name] - rows.different:
+                how = f"{missing:,} are not in the table" if missing > 0 else f"{-missing:,} more are there"
+                yield f"COPY or a pipe has loaded {files[name]:,} rows of {name}: {how}"
+
+
+def _doubled(found: Mapping[str, FoundRows]) -> Iterator[str]:
+    for name, rows in found.items():
+        if more := rows.rows - rows.different:
+            where = f"{name}, the first one is number {rows.doubled}"
+            yield f"in the table twice: {counted(more, 'row')} of {where}"
 
 
 # -- The table ---------------------------------------------------------------------------------------------

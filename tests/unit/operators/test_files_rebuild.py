@@ -147,6 +147,14 @@ def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new)
         rebuild(new)
 
 
+ADD, TAKE = "INSERT INTO {{T}} (SRC, NR, ID) VALUES ('c/1.ndjson', {}, -1)", "DELETE FROM {T} WHERE ID = -1"
+CHANGES = [
+    (ADD.format(2), TAKE, "twice: 1 row of c/1.ndjson"), (ADD.format(9), TAKE, "1 more are there"),
+    ("UPDATE {T} SET SRC = 'x' WHERE SRC = 'c/1.ndjson' AND NR = 2",
+     "UPDATE {T} SET SRC = 'c/1.ndjson' WHERE SRC = 'x'", "1 are not in the table"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "metadata", [None, {"SRC": "filename", "NR": "file_row_number"}], ids=["files", "rows"]
 )
@@ -165,6 +173,10 @@ def test_what_copy_has_loaded_is_known_to_the_new_log(new, metadata):
     for name in ("a/0.ndjson", "c/1.ndjson"):
         load.write(name)
     copy()
+    for change, undo, words in CHANGES if metadata else ():
+        load.sql(change)
+        assert [words in one for one in load.audit("rows")].count(True) == 1
+        load.sql(undo)
     lose_log(load)
     for name in ("a/3.ndjson", "c/0.ndjson"):
         load.write(name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -195,6 +196,14 @@ class SourceLog:
     def _rows(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The values of some columns, event by event."""
         return zip(*(self.events[name].to_pylist() for name in columns), strict=True)
+
+    def copied_rows(self, owner: str) -> dict[str, int]:
+        """Rows of the files that COPY and pipes have loaded, by name; not of names of several units."""
+        rows = self._of_units("rows", "committed")
+        known = [one for one in self.units if one.owner == owner]
+        times = Counter(one.name for one in known)
+        own = ((one.name, rows.get(one.number)) for one in known if one.entry and times[one.name] == 1)
+        return {name: found for name, found in own if found is not None}
 
     def described(self) -> list[dict[str, Any]]:
         """What became of each unit, for people, by number."""

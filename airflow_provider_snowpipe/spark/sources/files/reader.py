@@ -314,6 +314,10 @@ class FileSource(Source):
         begin = one.resume(None)
         return (block.body for _, block in one.blocks(begin, BatchLimits())) if begin else iter(())
 
+    def copied_rows(self) -> dict[str, int]:
+        """The same, by the log."""
+        return self._log.copied_rows(self._spec.owner)
+
     @property
     def last_growing(self) -> dict[str, str]:
         """The last file of each partition, which may grow; none where files do not grow."""
