@@ -39,7 +39,7 @@ class Load:
         self.began = dt.datetime.now(dt.UTC)
         self.numbers = itertools.count(1)
         self.written: list[str] = []
-        self.path = path
+        self.path, self.metadata = path, dict[str, str]()
         self.account.pipes[PIPE] = Pipe(f"{PIPE_COPY} FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
 
     def write(self, partition: str, name: str, rows: int = 2) -> list[str]:
@@ -87,7 +87,8 @@ class Load:
             snowflake_conn_id="account",
             source_name="s",
             **{
-                "source": {"path": str(self.folder)}, "path": self.path, "table": "T", "channel_prefix": "p",
+                "source": {"path": str(self.folder), "metadata": self.metadata},
+                "path": self.path, "table": "T", "channel_prefix": "p",
                 **piped, **arguments,
             },
         )  # fmt: skip
