@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.local_service import LocalService
 from tests.spark_groups import assert_exact, grouped_job
 from tests.spark_job import SparkJob, numbered_name
+from tests.stream_worker import TaskInstance
 
 pytestmark = pytest.mark.spark
 
@@ -92,9 +93,4 @@ def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_target
     sensor: SnowpipeCommitSensor = names["committed"]
     sensor.targets = sensor.targets({"run_id": "r1"}, Environment())  # noqa: S701  as Airflow's
     assert len(sensor.targets) == 3
-    assert sensor.poke({"ti": _TaskInstance()})  # type: ignore[typeddict-item]
-
-
-class _TaskInstance:
-    def xcom_push(self, key: str, value: Any) -> None:
-        """Take a link's address."""
+    assert sensor.poke({"ti": TaskInstance()})  # type: ignore[typeddict-item]
