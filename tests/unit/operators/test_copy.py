@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -21,7 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     NothingStagedError,
     SqlError,
 )
-from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
 
 Options = dict[str, Any]
@@ -321,22 +320,6 @@ class TestPipes:
             self.refused(copying, name)
         else:
             assert copying.run({})["rows_loaded"] == 8
-
-    @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
-    def test_missing_privilege_is_logged(
-        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
-    ) -> None:
-        copying.account.fault(call, BEFORE, StatementError(min(NOT_AUTHORIZED), "insufficient privileges"))
-        copying.run({})
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert "not known" in caplog.text
-
-    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
-        for call in ("SHOW", "PIPE STATUS"):
-            copying.account.fault(call, BEFORE, StatementError(604, "canceled"))
-            with pytest.raises(Exception, match="canceled"):
-                copying.run({})
-        assert copying.account.rows == []
 
 
 def test_what_a_pipe_has_loaded_of_this_stage_is_refused_without_force(copying: Copying) -> None:
