@@ -128,7 +128,9 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(100)))
     (before,) = _source(broker, topic).partitions()
-    _delete(broker, topic, 60)
+    admin = _admin(broker)
+    for future in admin.delete_records([TopicPartition(topic, 0, 60)]).values():
+        future.result(30)
 
     (partition,) = _source(broker, topic).partitions()
     with pytest.raises(SourcePositionError, match=r"40 .*60.*on_data_loss='skip'"):
@@ -275,9 +277,3 @@ def _topic_id(broker, topic):
     admin = _admin(broker)  # an answer is lost with its client
     found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     return str(found.topic_id)
-
-
-def _delete(broker, topic, before):
-    admin = _admin(broker)
-    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        future.result(30)

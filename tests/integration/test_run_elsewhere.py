@@ -39,12 +39,6 @@ def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
     return grouped_job(local_service, tmp_path, numbered_name("ELSEWHERE"))
 
 
-def _credentials(job: SparkJob, path: Path) -> str:
-    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
-    write_credentials(key, path)
-    return path.read_text()
-
-
 def test_the_pages_first_command_writes_what_the_platform_gets(tmp_path: Path) -> None:
     """``test_kubernetes`` submits such files where no package is."""
     done = subprocess.run(
@@ -85,7 +79,9 @@ def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_target
         exec(_block("python", "SnowpipePlan"), names)  # noqa: S102  the page's own
     (tmp_path / "r1").mkdir()
     arguments = [text.replace("{{ run_id }}", "r1") for text in made["application_args"]]
-    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", _credentials(job, tmp_path / "credentials.json"))
+    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
+    write_credentials(key, tmp_path / "credentials.json")
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", (tmp_path / "credentials.json").read_text())
 
     assert main(arguments) == 0
 
