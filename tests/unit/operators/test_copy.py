@@ -15,7 +15,6 @@ from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
     FilesGivenTwiceError,
     NothingStagedError,
     SqlError,
@@ -409,19 +408,3 @@ class TestRunAgain:
         account.history.clear()
         with pytest.raises(AirflowException, match="left out 4") if days == 1 else nullcontext():
             assert sorted(copying.run({})["loaded_before"]) == [*FILES]
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"on_rejected": "skip"}, "on_rejected"),
-        ({"on_nothing": "skip"}, "on_nothing"),
-        ({"files": ["a"], "prefix": "b"}, "files"),
-        ({"columns": "ID"}, "columns"),
-        ({"expressions": ["$1", 2]}, "expressions"),
-        ({"validation_mode": "RETURN_ERRORS", "expressions": ["$1"]}, "expressions"),
-    ],
-)
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: Options, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        SnowpipeCopyOperator(task_id="copy", table="{{ params.table }}", stage="@S", **given)
