@@ -14,30 +14,16 @@ from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
-from tests import stream_worker
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import commit, committed, connect, ids
 from tests.local_service import LocalService
 from tests.source_log import taken, unit_offset
+from tests.stream_worker import TaskInstance
 
 __all__ = ["set_connection"]
 
 _numbers = itertools.count(1)
 CHANNEL = "p_s_a"
-
-
-class TaskInstance(stream_worker.TaskInstance):
-    """One with XComs as Airflow keeps them, of an earlier run as well."""
-
-    def __init__(self, run: str, number: int, before: Any) -> None:
-        super().__init__(run_id=run, try_number=number, start_date=dt.datetime.now(dt.UTC))
-        self.before = before
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        super().xcom_push(key, json.loads(json.dumps(value)))
-
-    def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
-        return self.before if include_prior_dates else self.xcoms.get(key)
 
 
 class Load:
@@ -90,9 +76,9 @@ class Load:
         self.last = self.operator(**arguments)
         return self.last.execute(self.context(run or f"run{next(self.runs)}", try_number))
 
-    def context(self, run: str = "r1", try_number: int = 1, before: Any = None, kind: str = "manual") -> Any:
-        self.ti = TaskInstance(run, try_number, before)
-        return {"ti": self.ti, "dag_run": SimpleNamespace(start_date=self.began, run_type=kind)}
+    def context(self, run: str = "r1", try_number: int = 1) -> Any:
+        self.ti = TaskInstance(run_id=run, try_number=try_number, start_date=dt.datetime.now(dt.UTC))
+        return {"ti": self.ti, "dag_run": SimpleNamespace(start_date=self.began, run_type="manual")}
 
     def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
         given = {"source": {"path": str(self.folder)}, "path": "copy", "table": self.table, **arguments}

@@ -30,6 +30,7 @@ class PipeTarget:
         self.service, self.folder, self.conn_id = service, folder, conn_id
         self.table = f"PIPED{next(_numbers)}"
         self.stage, self.pipe = f"{self.table}_STAGE", f"{self.table}_PIPE"
+        self.began = dt.datetime.now(dt.UTC)  # of every run of this target
         service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
         service.sql(f"CREATE STAGE {self.stage} FILE_FORMAT = (TYPE = CSV)")
 
@@ -56,6 +57,9 @@ class PipeTarget:
     def ids(self) -> list[int]:
         return ids(self.service, self.table)
 
+    def context(self, run: str = "r1", try_number: int = 1) -> Any:
+        return task_context(run, try_number, self.began)
+
 
 MakeTarget = Callable[[LocalService], PipeTarget]
 
@@ -76,6 +80,6 @@ def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
     return make_target(local_service)
 
 
-def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
-    ti = TaskInstance(task_id="t", map_index=map_index, run_id=run, try_number=try_number)
-    return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}
+def task_context(run: str = "r1", try_number: int = 1, began: dt.datetime = BEGAN) -> Any:
+    ti = TaskInstance(task_id="t", run_id=run, try_number=try_number)
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=began)}

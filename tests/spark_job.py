@@ -142,6 +142,12 @@ class SparkJob:
         with self.start(**changes) as running:
             return running.wait()
 
+    def load(self, **changes: Any) -> Finished:
+        """Run, which has to end well."""
+        finished = self.run(**changes)
+        assert finished.code == 0, finished.err[-3000:]
+        return finished
+
     def _run_here(self, changes: dict[str, Any]) -> Finished:
         """Run what the submitted file runs, in the session that is there."""
         assert self.spark.getActiveSession() is not None, "the job would start and stop its own session"
@@ -187,9 +193,3 @@ def write_rows(path: Path, ids: Iterable[int], *, end: str = "\n") -> None:
     rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": ""}) for number in ids]
     with path.open("a", encoding="utf-8") as file:
         file.write("\n".join(rows) + (end if rows else ""))
-
-
-def ids_in(service: LocalService, table: str) -> list[int]:
-    """All rows' numbers in order; a row that appears twice is there twice."""
-    rows = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
-    return [int(next(iter(row.values()))) for row in rows]

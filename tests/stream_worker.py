@@ -33,15 +33,23 @@ class FileState:
 
 
 class TaskInstance:
-    """As much of a running task instance as the operators ask for."""
+    """As much of a running task instance as operators ask for; ``before`` is what the run before has left."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, before: dict[str, Any] | None = None, **fields: Any) -> None:
         self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
         self.xcoms: dict[str, Any] = {}
+        self.before, self.asked = before or {}, dict[str, Any]()
         vars(self).update(fields)
 
     def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
+        self.xcoms[key] = json.loads(json.dumps(value))
+
+    def xcom_pull(self, **asked: Any) -> Any:
+        self.asked = asked
+        return (self.before if asked.get("include_prior_dates") else self.xcoms).get(asked["key"])
+
+    def get_first_reschedule_date(self, _context: Any) -> None:
+        """A sensor that reschedules asks for it."""
 
 
 def execute(options: dict[str, Any], state: FileState | None) -> dict[str, Any]:

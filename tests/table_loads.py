@@ -15,9 +15,10 @@ from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from tests.checkpoints import shown
+from tests.local_connection import ids
 from tests.local_service import LocalService
 from tests.spark_groups import load
-from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
+from tests.spark_job import SparkJob, new_table, numbered_name
 
 
 class TableLoads:
@@ -64,7 +65,7 @@ class TableLoads:
 
     @property
     def ids(self) -> list[int]:
-        return ids_in(self.service, self.table)
+        return ids(self.service, self.table)
 
     @property
     def ids_as_stored(self) -> list[int]:

@@ -51,11 +51,11 @@ from tests import job_without_spark
 from tests.faults.faulty_store import FaultyStore, drawn_store_faults
 from tests.faults.lifecycle import LOST_TOKEN, REJECTED, Again, live_between, live_on
 from tests.faults.worker import be_a_worker
-from tests.file_loads import TaskInstance
 from tests.local_service import LocalService
 from tests.spark_deeds import Deeds, deeds_of, drawn_deed
 from tests.spark_job import SparkJob
 from tests.staged_files import put
+from tests.stream_worker import TaskInstance
 
 _LIMITS = BatchLimits(rows=20, requests_per_second=200.0)
 _BAD = "not a number"
@@ -183,8 +183,8 @@ class Run:
 
         def work(number: int = 1, run: str = "r1") -> None:
             began = dt.datetime.fromtimestamp(self.began, dt.UTC)
-            ti = TaskInstance(run, number, None)
-            ti.task_id = kind.__name__
+            started = dt.datetime.now(dt.UTC)
+            ti = TaskInstance(task_id=kind.__name__, run_id=run, try_number=number, start_date=started)
             operator = kind(task_id="t", table=self.table, snowflake_conn_id=self.conn_id, **options)
             dag_run = SimpleNamespace(start_date=began, run_type="manual", run_after=began)
             operator.execute({"ti": ti, "dag_run": dag_run})

@@ -1,6 +1,5 @@
 """``SnowpipeBulkLoadOperator`` on real Spark against a real local service: exact rows, once."""
 
-import datetime as dt
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,7 @@ class Bulk(PipeTarget):
 
     def __init__(self, service: LocalService, folder: Path, conn_id: str, submitted: Submissions) -> None:
         super().__init__(service, folder, conn_id)
-        self.submitted, self.began = submitted, dt.datetime.now(dt.UTC)
+        self.submitted = submitted
 
     def operator(self, rows: int = 1_000, **arguments: Any) -> SnowpipeBulkLoadOperator:
         given = {"source": {"query": ROWS.format(rows)}, "stage": f"@{self.stage}/in", **arguments}
@@ -46,9 +45,6 @@ class Bulk(PipeTarget):
 
     def load(self, run: str = "r1", try_number: int = 1, rows: int = 1_000, **more: Any) -> dict[str, Any]:
         return self.operator(rows, **more).execute(self.context(run, try_number))
-
-    def context(self, run: str = "r1", try_number: int = 1) -> Any:
-        return {**task_context(run, try_number), "dag_run": SimpleNamespace(start_date=self.began)}
 
     def staged(self) -> list[str]:
         """The names in the stage, without the folder of the run."""

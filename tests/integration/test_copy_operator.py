@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.airflow_connections import SetConnection
-from tests.file_pipes import PipeTarget, task_context
+from tests.file_pipes import PipeTarget
 from tests.integration.trigger_events import event_of
 from tests.local_connection import connect
 from tests.local_service import LocalService
@@ -31,19 +30,12 @@ CSV = {"file_format": {"type": "CSV"}}
 class CopyTarget(PipeTarget):
     """A table and a stage of their own for a test, and tasks that copy."""
 
-    def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
-        super().__init__(service, folder, conn_id)
-        self.began = dt.datetime.now(dt.UTC)  # of every run of this target
-
     def operator(self, **arguments: Any) -> SnowpipeCopyOperator:
         given = {"stage": f"@{self.stage}", "options": CSV, "table": self.table, **arguments}
         return SnowpipeCopyOperator(task_id="copy", snowflake_conn_id=self.conn_id, **given)
 
     def copy(self, run: str = "r1", try_number: int = 1, **arguments: Any) -> dict[str, Any]:
         return self.operator(**arguments).execute(self.context(run, try_number))
-
-    def context(self, run: str = "r1", try_number: int = 1) -> Any:
-        return {**task_context(run, try_number), "dag_run": SimpleNamespace(start_date=self.began)}
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ class TestRefresh:
         target.put({"in/day/c.csv": "3,x\n"})
         target.submit("day/c.csv")
         wait_for_rows(target, [3])
-        began = dt.datetime.now(dt.UTC)
+        target.began = dt.datetime.now(dt.UTC)
         target.put(
             {"in/day/a.csv": "1,x\n", "in/day/b.csv": "2,x\n", "in/day/b.txt": "8,x\n", "in/d.csv": "9,x\n"}
         )
@@ -168,9 +168,8 @@ class TestRefresh:
         act(target, "pause")
 
         def refresh(number: int) -> Any:
-            context = task_context(try_number=number)
-            context["dag_run"].start_date = began
-            return operator(target, "refresh", prefix="day/", on_nothing="fail").execute(context)["files"]
+            task = operator(target, "refresh", prefix="day/", on_nothing="fail")
+            return task.execute(target.context(try_number=number))["files"]
 
         assert refresh(1) == ["day/b.csv"]
         assert refresh(2) == ["day/b.csv"]

@@ -9,10 +9,11 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from tests.airflow_connections import SetConnection
-from tests.file_pipes import PipeTarget
+from tests.file_pipes import PipeTarget, task_context
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.staged_files import put
+from tests.stream_worker import FileState
 
 
 @pytest.fixture
@@ -36,23 +37,6 @@ def sensor(conn_id: str, **options: Any) -> SnowpipeFilesLoadedSensor:
     return SnowpipeFilesLoadedSensor(task_id="wait", **given)
 
 
-def context(store: dict[str, Any] | None = None) -> Any:
-    return {"ti": _Instance(), "task_state_store": None if store is None else _Store(store)}
-
-
-class _Instance:
-    try_number = 1
-
-    def get_first_reschedule_date(self, _context: Any) -> None:
-        return None
-
-
-class _Store:
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.get, self.set = values.get, values.__setitem__
-        self.delete = lambda key: values.pop(key, None)
-
-
 LOADED = {"status": "LOADED", "rows_loaded": 2, "rows_parsed": 2, "errors_seen": 0, "first_error": None}
 
 
@@ -64,26 +48,27 @@ def test_files_that_copy_or_a_pipe_has_loaded(
     target.put({"a.csv": "1,x\n2,y\n", "in/b.csv": "3,x\n4,y\n", "in/c.csv": "5,x\n6,y\n"})
     copy(target, options="FILES = ('a.csv')")
     target.submit("in/b.csv")
-    by_pipe = sensor(conn_id, files=["in/b.csv"], pipe=target.pipe).execute(context())
+    by_pipe = sensor(conn_id, files=["in/b.csv"], pipe=target.pipe).execute(task_context())
     copy(target, "/in", "FILES = ('c.csv')")
 
     assert by_pipe == {"in/b.csv": LOADED}
     for files, below in ((["a.csv", "in/c.csv"], ""), (["c.csv"], "/in")):
         waiting = sensor(conn_id, table=target.table, files=files, stage=f"@{target.stage}{below}")
-        found = waiting.execute(context())
+        found = waiting.execute(task_context())
         assert found == {file if not below else f"in/{file}": LOADED for file in files}
 
 
-def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarget) -> None:
+def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarget, tmp_path: Path) -> None:
     target.put({"day1/a.csv": "1,x\n2,y\n"})
-    store: dict[str, Any] = {}
+    store = FileState(tmp_path / "state.json")
+    context = {**task_context(), "task_state_store": store}
     options = {"prefix": "day1/", "stage": target.stage, "table": target.table, "mode": "reschedule"}
     with pytest.raises(AirflowRescheduleException):
-        sensor(conn_id, **options).execute(context(store))
+        sensor(conn_id, **options).execute(context)
     target.put({"day1/b.csv": "3,x\n"})
     copy(target, "/day1", "FILES = ('a.csv')")
-    assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
-    assert store == {}
+    assert sensor(conn_id, **options).execute(context) == {"day1/a.csv": LOADED}
+    assert store.values() == {}
 
 
 def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path) -> None:

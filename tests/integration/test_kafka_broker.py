@@ -22,9 +22,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.checkpoints import shown
+from tests.local_connection import ids
 from tests.memory_source import InProcessSpark
 from tests.spark_groups import load
-from tests.spark_job import SparkJob, ids_in, numbered_name
+from tests.spark_job import SparkJob, numbered_name
 from tests.waiting import wait_until
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -128,7 +129,9 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(100)))
     (before,) = _source(broker, topic).partitions()
-    _delete(broker, topic, 60)
+    admin = _admin(broker)
+    for future in admin.delete_records([TopicPartition(topic, 0, 60)]).values():
+        future.result(30)
 
     (partition,) = _source(broker, topic).partitions()
     with pytest.raises(SourcePositionError, match=r"40 .*60.*on_data_loss='skip'"):
@@ -148,15 +151,15 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
 
 def test_timestamp_start_takes_records_that_are_not_older(broker, topic):
     create_topic(broker.address, topic)
-    for second, ids in ((1_700_000_000, range(5)), (1_700_000_060, range(5, 9))):
-        produce(broker.address, topic, numbered(ids), timestamp=second * 1000)
-    for since, ids in {
+    for second, numbers in ((1_700_000_000, range(5)), (1_700_000_060, range(5, 9))):
+        produce(broker.address, topic, numbered(numbers), timestamp=second * 1000)
+    for since, numbers in {
         "2023-11-14T22:13:21+00:00": [5, 6, 7, 8],
         "2023-11-14T23:13:20+01:00": list(range(9)),
         "2030-01-01T00:00:00Z": [],
     }.items():
         (partition,) = _source(broker, topic, start="timestamp", start_timestamp=since).partitions()
-        assert _ids(_parts(partition)) == ids
+        assert _ids(_parts(partition)) == numbers
 
 
 def test_group_with_members_keeps_its_offsets_and_the_error_states_it(broker, topic):
@@ -196,11 +199,11 @@ def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_is_another
 
     with pytest.raises(SourceChangedError, match=re.escape(_topic_id(broker, topic))):
         load(job, spark)
-    assert (ids_in(service, topic), job.committed("0")) == (list(range(50)), {"0": "49"})
+    assert (ids(service, topic), job.committed("0")) == (list(range(50)), {"0": "49"})
 
     load(job, spark, rebind="restart")
     load(job, spark)
-    assert ids_in(service, topic) == [*range(50), *range(100, 180)]
+    assert ids(service, topic) == [*range(50), *range(100, 180)]
 
 
 def test_job_with_the_right_password_loads_committed_transactions_and_shows_no_secret(
@@ -227,12 +230,12 @@ def test_job_with_the_right_password_loads_committed_transactions_and_shows_no_s
 
     printed = capfd.readouterr()
     assert PASSWORD not in printed.out + printed.err
-    assert ids_in(service, topic) == list(range(1000))
+    assert ids(service, topic) == list(range(1000))
     assert job.committed("1") == {"1": "499"}
     assert group_offsets(broker.address, f"g-{topic}", topic, 2)[1] == 500
     produce(broker.address, topic, numbered(range(1000, 1010)), partition=1)
     assert [one.rows for one in load(job, spark.sparkContext).channels] == [0, 10]
-    assert ids_in(service, topic) == list(range(1010))
+    assert ids(service, topic) == list(range(1010))
     (row,) = service.sql(f"SELECT META FROM LOCAL.PUBLIC.{topic} WHERE ID = 500")
     assert (row["META"]["headers"], row["META"]["offset"], row["META"]["topic"]) == ({"h": "v"}, 0, topic)
 
@@ -275,9 +278,3 @@ def _topic_id(broker, topic):
     admin = _admin(broker)  # an answer is lost with its client
     found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     return str(found.topic_id)
-
-
-def _delete(broker, topic, before):
-    admin = _admin(broker)
-    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        future.result(30)

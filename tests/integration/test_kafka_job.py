@@ -59,9 +59,8 @@ def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
     assert _connect(job.service, topic, channel, range(10)) is None
     job.source, job.options = replace(job.source, connector_name="test"), {"channel_prefix": "TEST"}
 
-    finished = job.run()
+    finished = job.load()
 
-    assert finished.code == 0, finished.err[-3000:]
     first = finished.report.channels[0]
     assert (first.from_token, first.to_token, first.rows) == ("9", "29", 20)
     assert group_offsets(cluster.address, f"g-{topic}", topic, PARTITIONS) == [30, 0, 0, 0]

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.local_connection import ids
 from tests.local_service import LocalService
-from tests.spark_job import ids_in, numbered_name, write_rows
+from tests.spark_job import numbered_name, write_rows
 from tests.stream_worker import FileState, execute, start_worker
 
 
@@ -84,7 +85,7 @@ def test_rows_are_loaded_once_and_then_from_where_they_were_left(lab):
     lab.write("c/1.ndjson", range(600, 700))
     second = lab.run()
 
-    assert ids_in(lab.service, lab.table) == list(range(700))
+    assert ids(lab.service, lab.table) == list(range(700))
     assert "snowpipe start channels=2" in lab.log
     assert second["rows"] == 200
     assert [one["rows"] for one in second["channels"].values()] == [0, 100, 100]

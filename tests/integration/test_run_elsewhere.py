@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.local_service import LocalService
 from tests.spark_groups import assert_exact, grouped_job
 from tests.spark_job import SparkJob, numbered_name
+from tests.stream_worker import TaskInstance
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +37,6 @@ def _block(language: str, word: str) -> str:
 @pytest.fixture
 def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
     return grouped_job(local_service, tmp_path, numbered_name("ELSEWHERE"))
-
-
-def _credentials(job: SparkJob, path: Path) -> str:
-    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
-    write_credentials(key, path)
-    return path.read_text()
 
 
 def test_the_pages_first_command_writes_what_the_platform_gets(tmp_path: Path) -> None:
@@ -84,7 +79,9 @@ def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_target
         exec(_block("python", "SnowpipePlan"), names)  # noqa: S102  the page's own
     (tmp_path / "r1").mkdir()
     arguments = [text.replace("{{ run_id }}", "r1") for text in made["application_args"]]
-    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", _credentials(job, tmp_path / "credentials.json"))
+    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
+    write_credentials(key, tmp_path / "credentials.json")
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", (tmp_path / "credentials.json").read_text())
 
     assert main(arguments) == 0
 
@@ -92,9 +89,4 @@ def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_target
     sensor: SnowpipeCommitSensor = names["committed"]
     sensor.targets = sensor.targets({"run_id": "r1"}, Environment())  # noqa: S701  as Airflow's
     assert len(sensor.targets) == 3
-    assert sensor.poke({"ti": _TaskInstance()})  # type: ignore[typeddict-item]
-
-
-class _TaskInstance:
-    def xcom_push(self, key: str, value: Any) -> None:
-        """Take a link's address."""
+    assert sensor.poke({"ti": TaskInstance()})  # type: ignore[typeddict-item]

@@ -51,10 +51,9 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
 
     with job.service.held_commits(), ThreadPoolExecutor(1) as pool:
         uploaded = pool.submit(release_commits_after_an_upload)
-        first = job.run(sdk_profile=str(profile))
+        first = job.load(sdk_profile=str(profile))
         uploaded.result()
 
-    assert first.code == 0, first.err[-3000:]
     (found,) = job.service.sql(
         f'SELECT COUNT(*) N, COUNT(DISTINCT ID) D, SUM(ID) S, SUM(EXACT)::VARCHAR E FROM "{job.table}"'
     )
@@ -64,17 +63,15 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
     (channel,) = first.report.channels
     assert (shown(channel.to_token), channel.rows, channel.committed) == (f"1.ndjson:{ROWS + 1}", ROWS, True)
 
-    second = job.run(sdk_profile=str(profile))
+    second = job.load(sdk_profile=str(profile))
 
-    assert second.code == 0, second.err[-3000:]
     assert [(one.rows, one.committed) for one in second.report.channels] == [(0, True)]
     assert int(job.service.sql(f'SELECT COUNT(*) N FROM "{job.table}"')[0]["N"]) == ROWS
 
     with (Path(job.source.path) / "g" / "1.ndjson").open("a") as file:
         file.write('{"ID": -1}\n')
 
-    third = job.run()
+    third = job.load()
 
-    assert third.code == 0, third.err[-3000:]
     (channel,) = third.report.channels
     assert (shown(channel.from_token), channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)

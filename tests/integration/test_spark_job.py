@@ -14,7 +14,8 @@ from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjso
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_schema import columns_of_describe
 from tests.checkpoints import shown
-from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
+from tests.local_connection import ids
+from tests.spark_job import SparkJob, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
 
@@ -53,10 +54,9 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     groups = _fill(source)
     secret = "".join(Path(job.service.key_file).read_text().split("\n")[1:3])[:80]
 
-    first = job.run()
+    first = job.load()
 
-    assert first.code == 0, first.err[-3000:]
-    assert ids_in(job.service, job.table) == list(range(900))
+    assert ids(job.service, job.table) == list(range(900))
     assert job.committed(*groups) == dict.fromkeys(groups, "03.ndjson:100")
     found = [
         (c.partition, c.from_token, shown(c.to_token), c.rows, c.committed) for c in first.report.channels
@@ -72,27 +72,25 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     assert not [name for name, text in left.items() if "eyJ" in text]
     assert "private_key" not in left["plan.json"]
 
-    second = job.run()
+    second = job.load()
 
-    assert second.code == 0, second.err[-3000:]
     assert [
         (shown(c.from_token), shown(c.target_token), c.rows, c.bytes) for c in second.report.channels
     ] == [("03.ndjson:100", "03.ndjson:100", 0, 0)] * 3
-    assert ids_in(job.service, job.table) == list(range(900))
+    assert ids(job.service, job.table) == list(range(900))
 
     write_rows(source / "ewr" / "03.ndjson", range(900, 910))
     write_rows(source / "jfk" / "04.ndjson", range(910, 915))
     write_rows(source / "jfk" / "04.ndjson", [915], end="")
     write_rows(source / "lga" / "02b.ndjson", range(920, 924))  # late by its name
-    third = job.run()
+    third = job.load()
 
-    assert third.code == 0, third.err[-3000:]
     assert [(shown(c.to_token), c.rows) for c in third.report.channels] == [
         ("03.ndjson:110", 10),
         ("04.ndjson:5", 5),
         ("02b.ndjson:4", 4),
     ]
-    assert ids_in(job.service, job.table) == [*range(915), *range(920, 924)]
+    assert ids(job.service, job.table) == [*range(915), *range(920, 924)]
 
 
 def _write(path, rows):
@@ -121,11 +119,10 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, source, tmp_
     _write(source / "a" / "1.ndjson", rows.values())
     _write(source / "b" / "1.ndjson", [BAD, BAD])
 
-    first = job.run(limits=BatchLimits(rows=50))
+    first = job.load(limits=BatchLimits(rows=50))
 
-    assert first.code == 0, first.err[-3000:]
     loaded = [line for line in range(1, 299) if line not in (7, 8, 9, 150)]
-    assert ids_in(job.service, job.table) == loaded
+    assert ids(job.service, job.table) == loaded
     a, b = job.channel("a"), job.channel("b")
     expected = [(a, f"1/1.ndjson:{line}") for line in (7, 9, 150, 299, 300)]
     expected += [(b, "2/1.ndjson:1"), (b, "2/1.ndjson:2")]
@@ -145,9 +142,8 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, source, tmp_
     assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:2"}
 
     _write(source / "b" / "1.ndjson", [_good(1003)])
-    second = job.run()
+    job.load()
 
-    assert second.code == 0, second.err[-3000:]
     assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:3"}
-    assert ids_in(job.service, job.table) == [*loaded, 1003]
+    assert ids(job.service, job.table) == [*loaded, 1003]
     assert len(_dead_letters(tmp_path / "dead letters")) == len(expected)

@@ -223,7 +223,8 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
 
     assert {shown(one["to"]) for one in value["channels"].values()} == {"00000000.ndjson:20000"}
     (application,) = load.applications()
-    assert _attempts(load, application) == 2
+    url = f"{load.manager.url}/ws/v1/cluster/apps/{application}/appattempts"
+    assert len(requests.get(url, timeout=60).json()["appAttempts"]["appAttempt"]) == 2
     load.check()
 
 
@@ -290,11 +291,6 @@ def _secrets_of(load: Load) -> list[str]:
     text = credentials_text(settled(load.operator()._pipe_hook().credentials()), None)
     lines = load.service.key_file.read_text().splitlines()[1:-1]
     return [*lines, *(text[start : start + 64] for start in range(0, len(text) - 64, 64))]
-
-
-def _attempts(load: Load, application: str) -> int:
-    url = f"{load.manager.url}/ws/v1/cluster/apps/{application}/appattempts"
-    return len(requests.get(url, timeout=60).json()["appAttempts"]["appAttempt"])
 
 
 def _holding(roots: Iterable[Path], secrets: list[str]) -> list[Path]:

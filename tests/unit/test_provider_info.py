@@ -75,6 +75,18 @@ def test_every_named_object_of_the_metadata_can_be_imported():
     assert declared == {plugin["name"]: ":".join(plugin["plugin-class"].rsplit(".", 1))}
 
 
+def test_a_message_queue_trigger_is_stored_as_ours():
+    path = "airflow_provider_snowpipe.queues.snowpipe.SnowpipeMessageQueueProvider"
+    assert get_provider_info()["queues"] == [path]
+    pytest.importorskip("airflow.providers.common.messaging", reason="the extra 'messaging'")
+    from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+
+    given = {"table": "T", "channel": "c", "every_rows": 100}
+    path, arguments = MessageQueueTrigger(scheme="snowpipe", **given).serialize()
+    assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
+    assert arguments | given == arguments
+
+
 def test_airflow_discovers_the_provider_and_its_connection_form():
     manager: Any
     if AIRFLOW >= (3, 2):

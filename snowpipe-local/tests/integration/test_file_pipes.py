@@ -48,10 +48,6 @@ def status(service: LocalService, pipe: str) -> dict[str, Any]:
     return dict(json.loads(next(iter(row.values()))))
 
 
-def numbers(service: LocalService, table: str) -> list[int]:
-    return [row["ID"] for row in service.sql(f"SELECT id FROM {table} ORDER BY id")]
-
-
 def put(service: LocalService, path: str, *rows: str) -> None:
     """Write a CSV file of rows with two columns, such as ``1, 'x'``, into a stage."""
     values = ", ".join(f"({row})" for row in rows)
@@ -171,6 +167,6 @@ def test_a_crash_neither_loses_nor_doubles_a_submitted_file(crash_service: Local
     service.kill()
     service.restart()
     wait_for_files(service, pipe, 20)
-    assert numbers(service, "crash") == list(range(20))
+    assert [row["ID"] for row in service.sql("SELECT id FROM crash ORDER BY id")] == list(range(20))
     assert len(report(service, pipe)["files"]) == 20
     assert status(service, pipe)["pendingFileCount"] == 0

@@ -14,8 +14,6 @@ from tests.clients.packages import UnavailableError, connector_5_python
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = "docs/point-clients.md"
-REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snowpipe/blob/main/"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -122,14 +120,3 @@ def test_the_reference_has_every_option_of_every_command() -> None:
     options = {option for action in actions for option in action.option_strings} - {"-h", "--help"}
     assert len(options) > 10
     assert [option for option in sorted(options) if not re.search(rf"{option}\b", page)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_link_to_the_repository_leads_to_a_file(page: Path) -> None:
-    """Sphinx checks the links between pages."""
-    links = re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub("", page.read_text()))
-    # A page of a package index has no relative link.
-    assert page.name != "README.md" or all(link.startswith("https://") for link in links)
-    for link in links:
-        if link.startswith(REPOSITORY):
-            assert (ROOT.parent / link.removeprefix(REPOSITORY).partition("#")[0]).exists(), link

@@ -17,13 +17,6 @@ RENAMES = [
 ]
 
 
-def _make(service: LocalService) -> None:
-    for statement in (
-        "CREATE DATABASE d", "CREATE SCHEMA d.s", "CREATE TABLE d.s.t (id INT, n INT IDENTITY)",
-    ):  # fmt: skip
-        service.sql(statement)
-
-
 @pytest.mark.parametrize(
     ("statement", "schema_path", "point"),
     [
@@ -35,15 +28,15 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
     crash_service: LocalService, statement: str, schema_path: tuple[str, str], point: str
 ) -> None:
     service = crash_service
-    _make(service)
     service.set_faults(f"kill-{point}=1")
-    for grant in (
+    for setup in (
+        "CREATE DATABASE d", "CREATE SCHEMA d.s", "CREATE TABLE d.s.t (id INT, n INT IDENTITY)",
         "CREATE ROLE reader", "GRANT USAGE ON DATABASE d TO ROLE reader",
         "GRANT USAGE ON SCHEMA d.s TO ROLE reader", "GRANT SELECT ON TABLE d.s.t TO ROLE reader",
         "CREATE FILE FORMAT d.s.f TYPE = CSV",
         "CREATE STAGE local.public.g FILE_FORMAT = (FORMAT_NAME = 'd.s.f')",
     ):  # fmt: skip
-        service.sql(grant)
+        service.sql(setup)
     Writer(Rest(service, "T", database="D", schema="S")).commit(b'{"id":0}\n', 0)
     process = psutil.Process(service.pid)
     with pytest.raises(ServiceError):

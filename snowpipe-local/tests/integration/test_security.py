@@ -148,6 +148,7 @@ def test_a_wrong_token_opens_nothing(door: Door) -> None:
 def test_a_scoped_token_that_expired_or_was_changed_appends_nothing(door: Door) -> None:
     token = door.account.scoped_token
     claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims["exp"] > time.time() + 3000
     secret, invalid = door.home.token_secret_file.read_bytes(), "SCOPED_TOKEN_INVALID"
     wrong = [
         (jwt.encode({**claims, **changes}, secret, algorithm="HS256"), code)
@@ -176,6 +177,7 @@ def test_only_a_scoped_token_appends_and_it_opens_nothing_else(door: Door) -> No
 def test_access_tokens_are_made_and_exchanged_as_their_kind_only(door: Door) -> None:
     assert door.exchange(door.pat, **OAUTH).status_code == 400
     assert door.exchange(door.pat, **PAT).status_code == 200
+    assert door.exchange(door.pat, **PAT, scope="evil.example.com").status_code == 400
     declared = {"X-Snowflake-Authorization-Token-Type": "OAUTH"}
     form = {"scope": "127.0.0.1", **PAT}
     assert door.call("POST", "/oauth/token", door.pat, data=form, headers=declared).status_code == 401

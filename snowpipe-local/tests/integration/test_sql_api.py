@@ -79,7 +79,9 @@ def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_ser
     api = Api(service)
     api.submit("CREATE TABLE many AS SELECT SEQ4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 3000))")
     assert api.submit(SLOW, wait=False).status_code == 202
-    token = service_session(service)
+    login = {"data": {"LOGIN_NAME": "DEMO", "PASSWORD": service.password}}
+    path = "/session/v1/login-request?databaseName=LOCAL&schemaName=PUBLIC"
+    token = call(service, path, login)["data"]["token"]
     running = call(service, "/queries/v1/query-request", {"sqlText": SLOW, "asyncExec": True}, token)
 
     def wait() -> None:
@@ -105,9 +107,3 @@ def call(service: LocalService, path: str, body: dict[str, Any], token: str = ""
     """Send a request of the connector protocol."""
     headers = {"Authorization": f'Snowflake Token="{token}"'} if token else {}
     return dict(Account.local(service).call("POST", path, token="", json=body, headers=headers).json())
-
-
-def service_session(service: LocalService) -> str:
-    login = {"LOGIN_NAME": "DEMO", "PASSWORD": service.password}
-    path = "/session/v1/login-request?databaseName=LOCAL&schemaName=PUBLIC"
-    return str(call(service, path, {"data": login})["data"]["token"])

@@ -9,8 +9,6 @@ from snowpipe_local.access.model import FutureGrant, Grant, Role, RoleGrant, Sec
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.errors import DataDirectoryError
 from snowpipe_local.faults import Faults
-from snowpipe_local.sql import front
-from snowpipe_local.sql.session import Session
 
 DATABASE, SCHEMA = Securable("DATABASE", ("LOCAL",)), Securable("SCHEMA", ("LOCAL", "PUBLIC"))
 TABLE = Securable("TABLE", ("LOCAL", "PUBLIC", "T"))
@@ -21,29 +19,6 @@ def _grant(access: Access, role: str, *pairs: tuple[str, Securable]) -> None:
         for privilege, target in pairs:
             grant = Grant(privilege, target, role, "ACCOUNTADMIN", 0)
             state.grants[model.grant_key(grant)] = grant
-
-
-def _give(access: Access, role: str, kind: str, grantee: str) -> None:
-    with access.change() as state:
-        given = RoleGrant(role, kind, grantee, "ACCOUNTADMIN", 0)
-        state.role_grants[model.role_grant_key(given)] = given
-
-
-def _with_reader(access: Access) -> None:
-    with access.change() as state:
-        state.roles["READER"] = Role("READER", "USERADMIN", 0)
-        state.users["ANN"] = User("ANN", "USERADMIN", 0, default_role="READER")
-    _give(access, "READER", "USER", "ANN")
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    access = Access()
-    _with_reader(access)
-    catalog = Catalog(tmp_path, Faults(), access=access)
-    front.execute(Session(catalog, "DEMO", "LOCAL", "PUBLIC"), "CREATE TABLE t (id INT)")
-    yield catalog
-    catalog.close()
 
 
 def test_future_grants_of_the_schema_replace_those_of_the_database():
@@ -63,7 +38,11 @@ def test_future_grants_of_the_schema_replace_those_of_the_database():
 def test_everything_is_in_a_private_file_and_comes_back(tmp_path):
     file = tmp_path / "access.json"
     access = Access(file)
-    _with_reader(access)
+    given = RoleGrant("READER", "USER", "ANN", "ACCOUNTADMIN", 0)
+    with access.change() as state:
+        state.roles["READER"] = Role("READER", "USERADMIN", 0)
+        state.users["ANN"] = User("ANN", "USERADMIN", 0, default_role="READER")
+        state.role_grants[model.role_grant_key(given)] = given
     _grant(access, "READER", ("SELECT", TABLE))
     access.created(Securable("STAGE", ("LOCAL", "PUBLIC", "S")), "READER")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -1,5 +1,7 @@
+import random
 import time
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from snowpipe_local.engine import channel
@@ -14,8 +16,8 @@ from snowpipe_local.engine.channel import (
     advance,
 )
 from snowpipe_local.engine.lines import split_lines
-from snowpipe_local.errors import Refusal
-from snowpipe_local.limits import RATE_LIMITED, Limits
+from snowpipe_local.errors import ConfigurationError, Refusal
+from snowpipe_local.limits import RATE_LIMITED, ChannelRate, Limits, parse_limits
 from snowpipe_local.names import Pipe, PipeKey
 
 PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)
@@ -207,3 +209,45 @@ def test_only_a_quiet_channel_expires_and_only_once():
     assert quiet.channel.is_dropped
     assert not quiet.channel.expire(1000, gone.append)
     assert gone == [1]
+
+
+def test_a_client_at_the_rate_is_never_refused_and_one_above_it_is():
+    clock, jitter = SimpleNamespace(now=100.0), random.Random(1)
+
+    def of_a_client() -> ChannelRate:
+        clock.now = 100.0
+        return ChannelRate(Limits(), lambda: clock.now)
+
+    rate = of_a_client()
+    for number in range(3000):
+        clock.now = max(clock.now, 100 + number * 0.1 + jitter.uniform(-0.4, 0.4))
+        rate.take("c", 1_900_000)
+    rate = of_a_client()
+
+    def send() -> None:
+        for _ in range(200):
+            clock.now += 0.05
+            rate.take("c", 10)
+
+    with pytest.raises(Refusal, match="requests/s") as refusal:
+        send()
+    assert refusal.value.status == 429
+    rate = of_a_client()
+    rate.take("c", 100_000_000)
+    with pytest.raises(Refusal, match="bytes/s"):
+        rate.take("c", 1)
+    clock.now += 2.1
+    rate.take("c", 1)
+
+
+def test_limits_are_named_and_zero_or_off_means_none():
+    assert parse_limits("requests-per-second=0").requests_per_second == 0
+    off = ChannelRate(parse_limits("off"))
+    for _ in range(1000):
+        off.take("c", 1 << 30)
+    for text in [
+        "x=1", "requests_per_second=1", "request-bytes=0", "request-bytes=1.5", "channels-per-pipe=-1",
+        "bytes-per-second=a",
+    ]:  # fmt: skip
+        with pytest.raises(ConfigurationError):
+            parse_limits(text)

@@ -126,6 +126,15 @@ def test_the_sql_api_names_a_value_of_the_wrong_type(service: ServiceInProcess) 
             assert (answer.status, answer.json()["code"]) == (401, "JWT_TOKEN_INVALID")
 
 
+def test_a_jwt_may_count_milliseconds_and_a_second_start_keeps_the_account(service: ServiceInProcess) -> None:
+    claims = jwt.decode(service.jwt(), options={"verify_signature": False})
+    for unit in (1, 1000):
+        token = _signed(service, claims | {name: claims[name] * unit for name in ("exp", "iat")})
+        assert sql_api(service, token).status == 200
+    assert "secret" not in repr(service.account)
+    assert ensure_account(service.home, service.access) == service.account
+
+
 def test_what_anybody_may_read_takes_get_only_and_an_upload_location_put(service: ServiceInProcess) -> None:
     for path in ["/health", "/openapi.json"]:
         assert [service.call(method, path).status for method in ("GET", "POST", "DELETE")] == [200, 405, 405]

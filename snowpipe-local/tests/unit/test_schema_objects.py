@@ -6,16 +6,10 @@ import pytest
 from tests.unit.sql_sessions import SqlSessions
 
 
-def begin(sql):
-    """Begin again, with what each test needs."""
-    sql.empty()
-    sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
-    sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
-
-
 @pytest.fixture
 def sql(sql):
-    begin(sql)
+    sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
+    sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
     return sql
 
 

@@ -1,7 +1,6 @@
 """The fake account behind every connection of a task, and the channels of its table."""
 
 import datetime as dt
-import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.http import Transports
 from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
 from tests.fake_account import DATABASE, SCHEMA, TABLE, URL, FakeAccount, StatementError
+from tests.stream_worker import TaskInstance
 
 
 class Channels:
@@ -132,16 +132,6 @@ def task_context(
 ) -> Any:
     """As much of a task's context as operators of files ask for."""
     began = began or dt.datetime.now(dt.UTC)
-    xcoms: dict[str, Any] = {}
-    ti = SimpleNamespace(
-        dag_id="d",
-        task_id="load",
-        run_id=run,
-        map_index=map_index,
-        try_number=try_number,
-        start_date=began,
-        xcom_push=lambda key, value: xcoms.update({key: json.loads(json.dumps(value))}),
-        xcom_pull=lambda **named: xcoms.get(named["key"]),
-    )
+    ti = TaskInstance(run_id=run, map_index=map_index, try_number=try_number, start_date=began)
     run_of_dag = SimpleNamespace(start_date=began, run_type="manual", clear_number=clears)
     return {"ti": ti, "dag_run": run_of_dag}

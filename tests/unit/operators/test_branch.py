@@ -21,16 +21,9 @@ PATHS = {"stream": "by_stream", "copy": "by_copy", "pipe": "by_pipe"}
 SMALL, LARGE = {"bytes": 1e6}, {"bytes": 1e12}
 
 
-class Instance(TaskInstance):
-    """A task instance that remembers the plan of the run before."""
-
-    def __init__(self, task, before=None):
-        super().__init__()
-        self.task, self.task_id, self.before = task, task.task_id, before
-
-    def xcom_pull(self, **asked):
-        self.asked = asked
-        return self.before
+def instance(task, before=None):
+    """One with the plan of the run before."""
+    return TaskInstance({"plan": before}, task=task, task_id=task.task_id)
 
 
 def branch(**arguments):
@@ -54,7 +47,7 @@ def skipped(operator, *, before=None, run_type="manual"):
     # Elsewhere before Airflow 3.2, nowhere in Airflow 2.
     from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 
-    ti = Instance(operator, before)
+    ti = instance(operator, before)
     context = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
     with pytest.raises(DownstreamTasksSkipped) as raised:
         operator.execute(context)
@@ -86,7 +79,7 @@ def test_the_path_of_the_run_before_stays_near_a_boundary():
     assert skipped(branch(source=near), before=before)[1]["path"] == "stream"
     assert skipped(branch(source=near, remember=False), before=before)[1]["path"] == "copy"
     operator = branch(source=near)
-    ti = Instance(operator, before)
+    ti = instance(operator, before)
     assert path_before({"ti": ti}) == "stream"
     asked = {"task_ids": "route", "key": "plan", "include_prior_dates": True, "map_indexes": -1}
     assert ti.asked == asked
@@ -101,7 +94,7 @@ def test_nothing_to_load_skips_the_tasks_of_every_path_but_a_forced_one():
     assert forced == {"by_stream", "by_pipe"}
     operator = branch(source=SMALL, stream=None)
     with pytest.raises(AirflowFailException, match="stream=…"):
-        operator.execute({"ti": Instance(operator), "dag_run": None})
+        operator.execute({"ti": instance(operator), "dag_run": None})
 
 
 def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():

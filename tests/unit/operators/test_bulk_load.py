@@ -1,4 +1,4 @@
-"""What ``SnowpipeBulkLoadOperator`` refuses before anything is written, and the format of its COPY."""
+"""What ``SnowpipeBulkLoadOperator`` refuses before a driver starts, and the format of its COPY."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,26 +21,9 @@ TABLE = (TableColumn("ID", "NUMBER(38,0)"), TableColumn('a "b"', "VARCHAR(9)"), 
 FILES = (WrittenFile("a/1.parquet", 10, 3), WrittenFile("a/2.parquet", 10, 4))
 
 
-def make(**arguments: Any) -> SnowpipeBulkLoadOperator:
-    given: dict[str, Any] = {"source": {"table": "t"}, "table": "T", "stage": "@S", **arguments}
-    return SnowpipeBulkLoadOperator(task_id="bulk", **given)
-
-
-def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
-    for arguments, word in (
-        ({"parallel": 0}, "parallel"),
-        ({"options": {"file_format": "F"}}, "file_format"),
-        ({"options": {"force": True}}, "force"),
-        ({"options": {"purge": True}}, "keep_files"),
-        ({"conn_id": "spark"}, "conn_id"),
-    ):
-        with pytest.raises(ConfigurationError, match=word):
-            make(**arguments)
-
-
 def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
     set_connection("spark_default", conn_type="spark", host="spark://master", port=7077)
-    operator = make()
+    operator = SnowpipeBulkLoadOperator(task_id="bulk", source={"table": "t"}, table="T", stage="@S")
 
     def plan(*run: str) -> WritePlan:
         return WritePlan(*run, rows=RowsToWrite(table="t"))

@@ -80,12 +80,6 @@ def load(tmp_path: Path, monkeypatch: Patch) -> Load:
     return Load(tmp_path, monkeypatch)
 
 
-def calls_of_a_load(folder: Path, patch: Patch) -> int:
-    load = Load(folder / "undisturbed", patch)
-    load.load()
-    return len(load.account.calls)
-
-
 @pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
 def test_a_deferred_task_goes_on_by_the_ledger(load: Load, monkeypatch: Patch, number: int) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
@@ -135,8 +129,10 @@ def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("remembers", [True, False], ids=["statements", "ledger-alone"])
 def test_the_next_try_leaves_every_row_once(tmp_path: Path, monkeypatch: Patch, remembers: bool) -> None:
+    undisturbed = Load(tmp_path / "undisturbed", monkeypatch)
+    undisturbed.load()
     for when in (BEFORE, AFTER):
-        for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1):
+        for nth in range(1, len(undisturbed.account.calls) + 1):
             load = Load(tmp_path / when / str(nth), monkeypatch)
             load.crash(None, when, nth)
             if not remembers:

@@ -202,14 +202,3 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
         (line,) = operator.preview()
         assert words in line
     assert not snowpipe.did("open", "append", "drop")
-
-
-def test_wrong_arguments_are_refused_when_the_dag_is_read():
-    for kind, options in (
-        (Open, {"if_exists": "x"}),
-        (Open, {"pipe": "P"}),
-        (Open, {"uncommitted_timeout": -1}),
-        (Reset, {"offset_token": "a:1", "observe_seconds": float("nan")}),
-    ):
-        with pytest.raises(errors.ConfigurationError):
-            kind(task_id="t", channel="c", table="T", **options)

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.other_loaders import NOT_AUTHORIZED
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
     FilesGivenTwiceError,
     NothingStagedError,
     SqlError,
 )
-from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
 
 Options = dict[str, Any]
@@ -322,22 +320,6 @@ class TestPipes:
         else:
             assert copying.run({})["rows_loaded"] == 8
 
-    @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
-    def test_missing_privilege_is_logged(
-        self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
-    ) -> None:
-        copying.account.fault(call, BEFORE, StatementError(min(NOT_AUTHORIZED), "insufficient privileges"))
-        copying.run({})
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert "not known" in caplog.text
-
-    def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
-        for call in ("SHOW", "PIPE STATUS"):
-            copying.account.fault(call, BEFORE, StatementError(604, "canceled"))
-            with pytest.raises(Exception, match="canceled"):
-                copying.run({})
-        assert copying.account.rows == []
-
 
 def test_what_a_pipe_has_loaded_of_this_stage_is_refused_without_force(copying: Copying) -> None:
     name = "LOCAL.PUBLIC.P"
@@ -426,19 +408,3 @@ class TestRunAgain:
         account.history.clear()
         with pytest.raises(AirflowException, match="left out 4") if days == 1 else nullcontext():
             assert sorted(copying.run({})["loaded_before"]) == [*FILES]
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"on_rejected": "skip"}, "on_rejected"),
-        ({"on_nothing": "skip"}, "on_nothing"),
-        ({"files": ["a"], "prefix": "b"}, "files"),
-        ({"columns": "ID"}, "columns"),
-        ({"expressions": ["$1", 2]}, "expressions"),
-        ({"validation_mode": "RETURN_ERRORS", "expressions": ["$1"]}, "expressions"),
-    ],
-)
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: Options, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        SnowpipeCopyOperator(task_id="copy", table="{{ params.table }}", stage="@S", **given)

@@ -21,10 +21,10 @@ from airflow_provider_snowpipe.operators.client_job import (
     follow,
     runs,
 )
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, start_text
 from tests.python_workers import kill_each
-from tests.stream_worker import FileState, TaskInstance, execute
+from tests.stream_worker import TaskInstance
+from tests.unit.operators.conftest import StreamLab
 from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
@@ -34,7 +34,7 @@ PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="Re
 START = start_text({"p_src_EWR": ChannelStart(7, 0, 0)})
 DRIVER = f"""#!/bin/bash
 plan="${{@: -1}}"; work="$(dirname "$plan")"
-echo x >> RUNS; cp "$plan" NOTES/plan-$(wc -l < RUNS).json
+echo -n x >> NOTES/runs
 echo '{START}' > "$work/start.json"; echo "snowpipe start channels=1"
 echo '{{"running": "http://driver:4040", "ended": "http://history/app"}}' > "$work/ui.json"
 echo "snowpipe ui http://driver:4040"
@@ -44,39 +44,24 @@ grep -q '"error": null' NOTES/report.json
 """
 
 
-class Lab:
+class Lab(StreamLab):
     """A task whose worker and driver a test can end one by one."""
-
-    def __init__(self, folder):
-        self.notes = folder / "notes"
-        self.notes.mkdir()
-        self.state = FileState(folder / "state.json")
-        program = folder / "fake-spark-submit"
-        program.write_text(DRIVER.replace("RUNS", str(self.notes / "runs")).replace("NOTES", str(self.notes)))
-        program.chmod(0o755)
-        self.options = {
-            "source": {"path": "/data/src"},
-            "table": "FLIGHTS",
-            "channel_prefix": "p",
-            "spark_binary": str(program),
-            "unknown_columns": "ignore",  # else a worker asks for the columns, which nobody answers
-        }
 
     def start_driver(self):
         """Start a driver as a try does whose worker is gone by now."""
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         location = DriverLocation.here(directory)
-        operator = SnowpipeStreamOperator(task_id="load", name="app", **self.options)
+        operator = self.operator(name="app")
         memory = DriverMemory({}, durable=False)
         operator._prepare(ClientRun(location, memory, print, lambda _: None), memory)
         with location.log_path.open("ab") as log:
-            driver = psutil.Popen([self.options["spark_binary"], str(location.plan_path)], stdout=log)
+            driver = psutil.Popen([str(self.program), str(location.plan_path)], stdout=log)
         self.state.set("snowpipe_driver", asdict(location))
         wait_until(lambda: "snowpipe ui" in location.log_path.read_text())
         return driver
 
     def location(self):
-        return DriverLocation(**self.state.values()["snowpipe_driver"])
+        return DriverLocation(**self.kept()["snowpipe_driver"])
 
     def end_driver(self, report):
         (self.notes / "report.json").write_text(report.to_json())
@@ -92,27 +77,19 @@ class Lab:
 
         threading.Thread(target=wait_and_end, daemon=True).start()
 
-    def execute(self):
-        return execute(self.options, self.state)
-
-    @property
-    def submissions(self):
-        return len((self.notes / "runs").read_text().splitlines())
-
 
 @pytest.fixture
-def lab(tmp_path, temporary_files, monkeypatch, set_connection, pem):
+def lab(tmp_path, temporary_files, monkeypatch, set_connection, make):
     pytest.importorskip(
         "airflow.sdk.bases.resumablejobmixin", reason="Airflow keeps a task's state since 3.3"
     )
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    extra = {"account": "LOCAL", "host": "127.0.0.1", "database": "LOCAL", "private_key_content": pem}
-    set_connection("snowflake_default", login="LOADER", schema="PUBLIC", extra=extra)
     monkeypatch.setenv("TMPDIR", str(temporary_files))
-    lab = Lab(tmp_path)
+    lab = Lab(tmp_path, make, source={"path": "/data/src"})
+    lab.script(DRIVER)
     yield lab
     for process in psutil.process_iter(["cmdline"]):
-        if str(lab.notes.parent / "fake-spark-submit") in (process.info["cmdline"] or []):
+        if str(lab.program) in (process.info["cmdline"] or []):
             kill_each([process])
 
 
@@ -127,13 +104,13 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsy
 
     value = lab.execute()
 
-    assert lab.submissions == 1
+    assert lab.starts == 1
     assert value["rows"] == 2
     printed = capsys.readouterr().out
     # a shell that forks for its next command has two processes of one command line
     assert f"(process {driver.pid}" in printed
     assert "the driver goes on" in printed
-    assert lab.state.values() == {}
+    assert lab.kept() == {}
     assert leftovers() == []
 
 
@@ -159,7 +136,7 @@ def test_a_driver_of_a_task_that_has_lost_airflow_is_found_by_the_next_try(lab, 
     lab.end_driver_when_followed(DONE)
 
     assert lab.execute()["rows"] == 2
-    assert lab.submissions == 1
+    assert lab.starts == 1
     assert leftovers() == []
 
 
@@ -173,7 +150,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one(lab, leftovers, e
     wait_until(lambda: not lab.location().processes())
     lab.end_driver(DONE)
     assert lab.execute()["rows"] == 2
-    assert lab.submissions == 2
+    assert lab.starts == 2
     assert leftovers() == []
 
 
@@ -183,10 +160,10 @@ def test_a_state_without_a_location_of_this_machine_is_not_followed(lab, capsys)
     lab.state.set("snowpipe_driver", {"host": "elsewhere", "directory": "/none"})
     lab.end_driver(DONE)
     lab.execute()
-    execute({**lab.options, "durable": False}, lab.state)
-    assert lab.submissions == 2
+    lab.execute(durable=False)
+    assert lab.starts == 2
     assert "elsewhere" in capsys.readouterr().out
-    assert lab.state.values() == {}
+    assert lab.kept() == {}
 
 
 def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path, temporary_files):
@@ -200,7 +177,7 @@ def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path, temporary_f
         lab.execute()
 
     assert precious.is_dir()
-    assert lab.submissions == 3
+    assert lab.starts == 3
 
 
 def _killed_before(lab, monkeypatch, where, operator):
@@ -214,13 +191,13 @@ def _killed_before(lab, monkeypatch, where, operator):
 
     monkeypatch.setattr(where, killed_first)
     with pytest.raises(AirflowException, match="killed"):
-        operator.execute({"ti": TaskInstance(), "task_state_store": lab.state})
+        operator.execute(lab.context())
 
 
 @pytest.mark.parametrize("step", ["DriverLocation.processes", "follow"])
 def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):
     driver = lab.start_driver()
-    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    operator = lab.operator()
     _killed_before(lab, monkeypatch, f"airflow_provider_snowpipe.operators.client_job.{step}", operator)
     assert not runs(driver)
     assert leftovers() == []
@@ -228,7 +205,7 @@ def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, 
 
 @pytest.mark.parametrize("step", ["_prepare", "_get_hook"])
 def test_kill_at_any_step_of_a_start_submits_nothing(lab, monkeypatch, leftovers, step):
-    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    operator = lab.operator()
     where = f"airflow_provider_snowpipe.operators.stream.SnowpipeStreamOperator.{step}"
     _killed_before(lab, monkeypatch, where, operator)
     assert not (lab.notes / "runs").exists()

@@ -65,11 +65,6 @@ def test_files_that_came_later_are_loaded_and_no_committed_one_again(load):
     assert rows(load) == all_rows(load)
 
 
-def came_later(path):
-    """Let a file be written a while after the runs so far."""
-    os.utime(path, (time.time() + 60, time.time() + 60))
-
-
 def test_a_channel_that_stands_in_the_middle_goes_on_there(load, monkeypatch):
     """The run before ends in the middle of a file, once three rows of the partition are sent."""
     for name in ("a/3.ndjson", "a/4.ndjson"):
@@ -117,7 +112,7 @@ def test_a_last_file_that_may_have_grown_needs_an_agreement_since_another_may_ha
     new.run()
     lose_log(new)
     new.write("a/2.ndjson", rows=2)
-    came_later(new.folder / "a/2.ndjson")
+    os.utime(new.folder / "a/2.ndjson", (time.time() + 60, time.time() + 60))
     with pytest.raises(SystemExit, match=r"2\.ndjson.*--unchanged"):
         rebuild(new)
     assert not (new.folder / LOG_FOLDER).exists()

@@ -1,7 +1,6 @@
 """The ingest operator in a task: files that COPY has loaded are refused, whether a table is named or not."""
 
 import datetime as dt
-import logging
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
@@ -15,11 +14,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.http import Answer
-from tests.fake_account import BEFORE, MISSING, Pipe, StatementError
+from tests.fake_account import BEFORE, Pipe
 from tests.unit.operators.account_in_task import task_context
 
 PIPE = "LOCAL.PUBLIC.P"
-REFUSED = 3001
 
 
 @pytest.fixture
@@ -68,22 +66,6 @@ class TestLocation:
         with pytest.raises(AirflowFailException, match=word):
             ingest(files=None, **given)
         assert account.rows == []
-
-
-@pytest.mark.parametrize(("call", "errno"), [("DESCRIBE", MISSING), ("HISTORY", REFUSED)])
-def test_a_missing_privilege_is_reported_in_the_log(account, caplog, call, errno):
-    account.fault(call, BEFORE, StatementError(errno, "not authorized"))
-    with caplog.at_level(logging.WARNING):
-        ingest(wait_for_load=False)
-    assert "not known" in caplog.text
-    assert sorted(account.rows) == ["a1", "b1"]
-
-
-def test_an_account_that_fails_otherwise_is_no_reason_to_submit(account):
-    account.fault("HISTORY", BEFORE, StatementError(604, "canceled"))
-    with pytest.raises(Exception, match="canceled"):
-        ingest(wait_for_load=False)
-    assert account.rows == []
 
 
 def test_a_pipe_that_does_not_load_in_time_names_its_files_and_the_next_try_goes_on(account):

@@ -1,7 +1,6 @@
 """What a load has cost and how long it took, and how the next plan takes it into account."""
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,18 +20,6 @@ STREAM, COPY, PIPE = LoadPath.STREAM, LoadPath.COPY, LoadPath.PIPE
 STAGED = DataShape(files=FileSet(24, 24e6, format="CSV", staged=True), freshness=120)
 
 
-class Instance(TaskInstance):
-    """A task instance whose runs before have left XComs."""
-
-    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
-        self.before = dict(before or {})
-        self.start_date = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=160)
-
-    def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
-        return self.before.get(key) if include_prior_dates else self.xcoms.get(key)
-
-
 class Hook:
     """An account whose history the role may not see."""
 
@@ -43,8 +30,9 @@ class Hook:
         raise SqlError("no such view", errno=2003)
 
 
-def context(before: Mapping[str, Any] | None = None) -> Any:
-    return {"ti": Instance(before), "dag_run": SimpleNamespace(start_date=None)}
+def context(before: dict[str, Any] | None = None) -> Any:
+    ti = TaskInstance(before, start_date=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=160))
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=None)}
 
 
 def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan_fail():

@@ -55,12 +55,6 @@ def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):
     assert "AIRFLOW_CONN_NO_SUCH_SPARK" in str(missing.value)
 
 
-def _start(script: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(["/bin/bash", "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -72,7 +66,8 @@ def _start(script: str) -> subprocess.Popen[str]:
 def test_descendants_end_with_the_process(script, monkeypatch):
     for name in ("_GRACE_SECONDS", "_REAP_SECONDS"):
         monkeypatch.setattr(f"airflow_provider_snowpipe.operators.client_job.{name}", 0.3)
-    process = _start(script)
+    process = subprocess.Popen(["/bin/bash", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
     stop_process_tree(process)

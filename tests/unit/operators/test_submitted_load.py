@@ -22,13 +22,6 @@ COUNTS = {"rows": 10, "bytes": 50, "rejected": 0, "errors_before": 5, "rejected_
 SENT = ChannelReport("c", "p", None, "9", "9", committed=False, **COUNTS)
 
 
-def hook_of(client):
-    found = SimpleNamespace(channel_statuses=client.channel_statuses, pipe_name=lambda: PIPE)
-    found.get_client = lambda: nullcontext(client)
-    found.report_rejected = partial(SnowpipeHook.report_rejected, found)
-    return found
-
-
 def kept():
     load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer")
     again = SubmittedLoad.of(json.loads(json.dumps(load.to_kept())))
@@ -38,8 +31,13 @@ def kept():
 
 @pytest.fixture
 def settle(snowpipe):
+    client = snowpipe.client()
+    hook = SimpleNamespace(channel_statuses=client.channel_statuses, pipe_name=lambda: PIPE)
+    hook.get_client = lambda: nullcontext(client)
+    hook.report_rejected = partial(SnowpipeHook.report_rejected, hook)
+
     def run(load, *, on_error="abort", awaited=True):
-        return settle_load(load, hook_of(snowpipe.client()), on_error=on_error, awaited=awaited)
+        return settle_load(load, hook, on_error=on_error, awaited=awaited)
 
     return run
 

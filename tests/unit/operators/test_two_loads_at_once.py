@@ -21,9 +21,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.http import Answer
 from tests.airflow_version import AIRFLOW
-from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
+from tests.fake_account import AFTER, BEFORE, MISSING, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
+REFUSED = 3001
 PIPE, OTHER = "LOCAL.PUBLIC.P", "LOCAL.PUBLIC.Q"
 ROWS = ["a1", "b1"]
 MOST_CALLS = 14
@@ -170,14 +171,36 @@ def test_files_that_a_pipe_may_have_keep_copy_out_until_the_next_try(account: Fa
     account.fault("insertFiles", when, Answer(429, b"{}", retry_after=30))
     assert isinstance(refused(lambda: ingest(retry_seconds=1.0, wait_for_load=False)), RetriesExhaustedError)
     account.holds = False
-    account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"))
-    account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"), 2)
+    account.fault("PIPE STATUS", BEFORE, StatementError(REFUSED, "insufficient privileges"))
+    account.fault("PIPE STATUS", BEFORE, StatementError(REFUSED, "insufficient privileges"), 2)
 
     assert "d/r1/ingest-P/-1" in str(refused(copy))
     ingest(number=2, wait_for_load=False)
     account.finish()
     assert "'a' by pipe" in str(refused(copy))
     assert sorted(account.rows) == ROWS
+
+
+def submit() -> Any:
+    return ingest(table=None, wait_for_load=False)
+
+
+@pytest.mark.parametrize(
+    ("work", "call", "errno"),
+    [(copy, "SHOW", REFUSED), (copy, "PIPE STATUS", REFUSED), (submit, "DESCRIBE", MISSING),
+     (submit, "HISTORY", REFUSED)],
+)  # fmt: skip
+def test_what_a_role_may_not_see_is_logged_and_another_failure_is_no_reason_to_load(
+    account: FakeAccount, caplog: pytest.LogCaptureFixture, work: Work, call: str, errno: int
+) -> None:
+    if errno == REFUSED:
+        account.fault(call, BEFORE, StatementError(604, "canceled"))
+        assert "canceled" in str(refused(work))
+        assert account.rows == []
+    account.fault(call, BEFORE, StatementError(errno, "insufficient privileges"))
+    work()
+    assert sorted(account.rows) == ROWS
+    assert "not known" in caplog.text
 
 
 def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:

@@ -9,6 +9,7 @@ from tests.airflow_tables import PLAN, page_address, streamed
 
 PIPE = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}
 OF_PIPE = "/connections/lake/pipe"
+KINDS = ("pipe", "channels", "channel")
 HOSTILE = "\"'><script>alert(1)</script>{{7*7}}/#?&"
 
 
@@ -268,7 +269,8 @@ class TestWhoMaySee:
     @pytest.mark.parametrize("role", [None, "viewer", "user"])
     def test_nobody_who_may_not_read_connections(self, client, role):
         client = client(role)
-        for path in ("/overview", "/plans", f"{OF_PIPE}?database=D&schema=S&pipe=P"):
+        of_connection = [f"/connections/lake/{kind}?database=D&schema=S&pipe=P&channel=c" for kind in KINDS]
+        for path in ("/overview", "/plans", *of_connection):
             answer = client.get(path)
             assert (path, answer.status_code, answer.json()) == (path, 403, {"detail": "Forbidden"})
         shown = client.get("/overview", headers={"Accept": "text/html"})

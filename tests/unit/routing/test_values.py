@@ -63,10 +63,6 @@ class TestCostModel:
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
 
-def minutes_ago(minutes):
-    return NOW - dt.timedelta(minutes=minutes)
-
-
 def test_endings_determine_format_and_compression():
     for name, kind in {
         "a.csv": ("CSV", False),
@@ -155,7 +151,7 @@ def test_a_size_that_spark_does_not_know_is_not_taken():
 class TestHistory:
     def test_loads_that_show_no_rate_and_what_they_do_not_show_are_refused(self):
         loads = [
-            {"file_name": name, "file_size": 9, "last_load_time": minutes_ago(minutes)}
+            {"file_name": name, "file_size": 9, "last_load_time": NOW - dt.timedelta(minutes=minutes)}
             for minutes, name in enumerate("ab")
         ]
         for rows, known, word in [

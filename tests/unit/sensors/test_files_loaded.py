@@ -94,9 +94,10 @@ class TestStage:
             sensor.execute({"ti": TaskInstance()})
         _, arguments = deferred.value.trigger.serialize()
         trigger = SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments)))
-        other, own = (
-            FileLoad.read(row, COPY_HISTORY) for row in (account.history[0], self._own(account, url))
-        )
+        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+        if url is not None:
+            account.history[-1]["stage_location"] = url
+        other, own = (FileLoad.read(account.history[at], COPY_HISTORY) for at in (0, -1))
         watch = trigger._watch()
 
         assert watch.see(PolledLoads([other]), 0.0).state is WaitState.WAITING
@@ -117,8 +118,3 @@ class TestStage:
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
-
-    def _own(self, account, url):
-        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
-        row = account.history[-1]
-        return row if url is None else {**row, "stage_location": url}

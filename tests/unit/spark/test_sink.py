@@ -82,15 +82,12 @@ def test_tasks_get_what_the_plan_specifies(on_error):
     assert replace(plan, run="").sink_settings().run == run_mark("app")
 
 
-def work(partition=SIX, committed=None):
-    begin = IntegerOffset(committed) if committed is not None else None
-    return PartitionWork("c", partition, begin, partition.resume(begin))
-
-
 @pytest.fixture
 def load(snowpipe):
     def run(partition=SIX, committed=None, settings=SETTINGS, life=None):
-        return load_partition(settings, snowpipe.scoped_token(life), work(partition, committed))
+        begin = IntegerOffset(committed) if committed is not None else None
+        work = PartitionWork("c", partition, begin, partition.resume(begin))
+        return load_partition(settings, snowpipe.scoped_token(life), work)
 
     return run
 

@@ -12,11 +12,13 @@ from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, W
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffsetTrigger, store_of
 from tests.airflow_connections import statuses
+from tests.airflow_version import AIRFLOW
 from tests.asset_state import AssetState
 from tests.refusals import refused
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
+SHARED = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow has shared streams since 3.3")
 
 
 def make(conn_id="conn", **options):
@@ -130,11 +132,8 @@ def kept(state):
     return json.loads(text)
 
 
+@SHARED
 class TestThroughSharedStreams:
-    @pytest.fixture(autouse=True)
-    def _since_airflow_3_3(self):
-        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
-
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
         state, events = AssetState(), []
@@ -190,11 +189,8 @@ async def left_after(state, *polls):
     return [message["id"] for message in await WatermarkJournal(state, "k").load()]
 
 
+@SHARED
 class TestStream:
-    @pytest.fixture(autouse=True)
-    def _since_airflow_3_3(self):
-        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
-
     @pytest.mark.parametrize(
         ("polls", "left"),
         [([(1, 0), (2, 0)], ["3"]), ([(1, 1)], ["1", "2", "3"]), ([(1, 1), (2, 0)], ["3"])],

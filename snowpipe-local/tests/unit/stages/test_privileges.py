@@ -1,12 +1,15 @@
-"""Privileges on stages, file formats and what is outside of the service."""
+"""Privileges on stages, file formats, loads and pipes, and what is outside of the service."""
 
 from collections.abc import Callable
 
 import pytest
 from snowpipe_local.access.model import Securable
+from snowpipe_local.errors import SqlError
+from snowpipe_local.sql.pipe_loads import compile_pipe
 from snowpipe_local.sql.session import Session
 
-Grant = Callable[[str], object]
+Grant = Callable[..., object]
+PIPE = "CREATE PIPE p AS COPY INTO t FROM @s"
 
 
 @pytest.fixture
@@ -21,13 +24,13 @@ def local(local):
 
 @pytest.fixture
 def grant(local) -> Grant:
-    """Grant a privilege to LOADER, who may use the schema."""
+    """Grant privileges to LOADER, who may use the schema."""
 
-    def given(privilege: str) -> None:
-        local.sql(f"GRANT {privilege} TO ROLE loader")
+    def given(*privileges: str) -> None:
+        for privilege in privileges:
+            local.sql(f"GRANT {privilege} TO ROLE loader")
 
-    given("USAGE ON DATABASE local")
-    given("USAGE ON SCHEMA public")
+    given("USAGE ON DATABASE local", "USAGE ON SCHEMA public")
     return given
 
 
@@ -69,8 +72,7 @@ def test_read_lists_and_downloads_and_write_uploads_and_removes(
 
 
 def test_purge_writes(local, ann, grant):
-    grant("INSERT ON TABLE t")
-    grant("READ ON STAGE s")
+    grant("INSERT ON TABLE t", "READ ON STAGE s")
     local.sql("COPY INTO t FROM @s", session=ann)
     assert local.refused("COPY INTO t FROM @s PURGE = TRUE", ann).code == "003001"
     grant("WRITE ON STAGE s")
@@ -119,3 +121,49 @@ def test_creating_and_moving_need_the_privilege_and_make_the_role_the_owner(loca
     assert owner("LOCAL", "OTHER", "YOURS") == "LOADER"
     local.sql(f"DROP {kind} local.other.yours", session=ann)
     assert local.refused(f"CREATE OR REPLACE {kind} local.public.{kind[0]}", ann).code == "002003"
+
+
+def test_the_history_of_hidden_tables_is_hidden(local, ann, grant):
+    local.put("a.csv", b"1\n")
+    local.sql("COPY INTO t FROM @s")
+    history = "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY('t', '2020-01-01'::TIMESTAMP_LTZ))"
+    assert local.refused(history, ann).code == "002003"
+    assert local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY", session=ann) == []
+    grant("SELECT ON TABLE t")
+    assert len(local.sql(history, session=ann)) == 1
+    assert len(local.sql("SELECT * FROM INFORMATION_SCHEMA.LOAD_HISTORY", session=ann)) == 1
+
+
+def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(local, ann, grant):
+    assert local.refused(PIPE, ann).code == "003001"
+    grant("CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
+    local.sql(PIPE, session=ann)
+    assert local.sql("SHOW PIPES", session=ann)[0]["owner"] == "LOADER"
+    local.sql("GRANT OWNERSHIP ON PIPE p TO ROLE accountadmin")
+    assert local.refused("DESC PIPE p", ann).code == "002003"
+    assert local.sql("SHOW PIPES", session=ann) == []
+    grant("MONITOR ON PIPE p")
+    local.sql("SELECT SYSTEM$PIPE_STATUS('p')", session=ann)
+    pause = "ALTER PIPE p SET PIPE_EXECUTION_PAUSED = TRUE"
+    for statement in (pause, "ALTER PIPE p REFRESH", "DROP PIPE p"):
+        assert local.refused(statement, ann).code == "003001"
+    grant("OPERATE ON PIPE p")
+    local.sql(pause, session=ann)
+    assert local.refused("ALTER PIPE p SET COMMENT = 'x'", ann).code == "003001"
+
+
+def test_copy_needs_insert_and_read_and_a_pipe_loads_with_the_privileges_of_its_owner(local, ann, grant):
+    local.put("a.csv", b"1\n")
+    grant("CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t")
+    for statement in ("COPY INTO t FROM @s", PIPE):
+        assert local.refused(statement, ann).code == "002003"
+    grant("READ ON STAGE s")
+    (loaded,) = local.sql("COPY INTO t FROM @s", session=ann)
+    assert loaded["status"] == "LOADED"
+    local.sql(PIPE, session=ann)
+    pipe = local.database.file_pipes.find("PUBLIC", "P")
+    assert pipe is not None
+    assert compile_pipe(local.catalog, local.database, pipe).table.name == "T"
+    local.sql("REVOKE READ ON STAGE s FROM ROLE loader")
+    with pytest.raises(SqlError, match="authorized"):
+        compile_pipe(local.catalog, local.database, pipe)

@@ -51,15 +51,11 @@ def _end(ids, rows, final=False):
     return BatchDigestOffset(17, rows, zlib.crc32(_body(ids[:rows])), final)
 
 
-def _digested(ids, committed=None, rows_per_part=3):
-    share = DigestedShare("ds_0", MINE, _encoder(rows=rows_per_part))
-    return list(share.parts(_batches(ids), committed))
-
-
 @pytest.mark.parametrize("committed", [None, 1, 3, 4, 5, 9])
 @pytest.mark.parametrize("rows_per_part", [1, 3, 100])
 def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(committed, rows_per_part):
-    parts = _digested(IDS, committed and _end(IDS, committed), rows_per_part)
+    share = DigestedShare("ds_0", MINE, _encoder(rows=rows_per_part))
+    parts = list(share.parts(_batches(IDS), committed and _end(IDS, committed)))
     assert b"".join(bytes(part.body) for part in parts) == _body(IDS[committed or 0 :])
     assert parts[0].start.row == (committed or 0) + 1
     assert str(parts[-1].end) == str(_end(IDS, 10, final=True))

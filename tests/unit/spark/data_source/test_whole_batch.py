@@ -368,15 +368,12 @@ class TestFindings:
         writes.killed(BEGUN, 5)
         return writes.find(BEGUN)
 
-    def found(self, writes, begun, shares):
-        return [list(begun.compare(n, writes.batches(ids))) for n, ids in enumerate(shares)]
-
     def test_rows_are_compared_as_they_are_sent(self, writes, begun):
         """Without a column, the same rows are others; and this text is no VARIANT."""
         fewer = replace(begun, options=replace(begun.options, omit_columns=frozenset({"K"})))
         parsed = replace(begun, variants=frozenset({"K"}))
-        kinds = [self.found(writes, other, BEGUN[:1])[0][0].error_type for other in (fewer, parsed)]
-        assert kinds == ["SourcePositionError", "EncodingError"]
+        found = [next(iter(other.compare(0, writes.batches(BEGUN[0])))) for other in (fewer, parsed)]
+        assert [one.error_type for one in found] == ["SourcePositionError", "EncodingError"]
 
 
 def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):

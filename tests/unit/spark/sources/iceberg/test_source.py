@@ -391,15 +391,11 @@ def _positions(history: History, committed: BatchRowOffset | None) -> list[tuple
     ]
 
 
-def _all(history: History) -> list[tuple[int, int]]:
-    return [(one.version, row + 1) for one in history.snapshots for row in range(one.rows)]
-
-
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5), st.data())
 def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, data):
     snapshots = tuple(_snapshot(number, *rows) for number, rows in enumerate(counts, 1))
     history = History("lake.t", tuple(range(1, len(counts) + 1)), snapshots, oldest=1001)
-    everything = _all(history)
+    everything = [(one.version, row + 1) for one in history.snapshots for row in range(one.rows)]
     done = data.draw(st.integers(0, len(everything)))
     committed = BatchRowOffset(*everything[done - 1]) if done else None
     history.check(committed, "fail")
