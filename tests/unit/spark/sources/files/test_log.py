@@ -286,6 +286,22 @@ def test_a_log_names_the_channel_that_a_partition_of_a_load_has_now():
     assert folder.log.channels(OWNER) == {"eu": "c3", "us": "c2"}
 
 
+def test_a_log_names_the_table_and_the_units_of_each_load_that_copy_and_pipes_were_given():
+    folder = Folder()
+    assert folder.log.table(OWNER) == ""
+    for name, owner in [("t1", OWNER), ("t2", OWNER), ("t3", "another")]:
+        folder.note({"event": "table", "number": 0, "owner": owner, "name": name})
+    assert (folder.log.table(OWNER), folder.log.table("another")) == ("t2", "t3")
+    about = [("a", OWNER, 0), ("b", OWNER, 4), ("c", OWNER, 4), ("d", OWNER, 5), ("e", "another", 6)]
+    for number, (name, owner, entry) in enumerate([*about, ("f", OWNER, 7), ("g", OWNER, 8), about[1]], 1):
+        folder.note({"event": "unit", "number": number, "name": name, "owner": owner, "entry": entry})
+    for number, rows in {1: 5, 3: 6, 5: 7, 6: None, 7: 0, 8: 8}.items():
+        folder.note({"event": "committed", "number": number, "after_line": 0, "rows": rows})
+    assert folder.log.copied_rows(OWNER) == {"c": 6, "g": 0}
+    given = folder.log.given(OWNER)
+    assert {entry: [one.number for one in units] for entry, units in given.items()} == {4: [2], 5: [4]}
+
+
 def test_files_keep_their_units_when_they_are_renamed_or_replaced():
     about = [("a", 0, 0), ("b", 0, 0), ("a", 4, 0), ("c", 4, 3), ("b", 0, 0), ("a", 0, 0), ("a", 4, 5)]
     units = [
