@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_snowpipe.bulk.ledger import Ledger, LedgerName, table_state
 from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, LOADED, Entry
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.other_loaders import Account
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, LOAD_FAILED, FileLoad
 from airflow_provider_snowpipe.bulk.staged_files import LOADED as FILE_LOADED
@@ -22,9 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError
 class SourceLoads:
     """What COPY and pipes were given of a source of files.
 
-    :param table: the table that they load
     :param path: the source's path
-    :param ledgers: as :meth:`Ledger.of` takes them
     """
 
     account: Account
@@ -56,22 +55,24 @@ class SourceLoads:
             last |= {one: max(last.get(one, 0), number) for one, number in found}
         return names[0], last
 
-    def end(self, log: str = "") -> list[tuple[str, Entry, frozenset[int], dt.datetime | None]]:
+    def end(self, log: str | None = None) -> list[tuple[str, Entry, frozenset[int], dt.datetime | None]]:
         """End the loads of all source logs but one.
 
-        :param log: the id of that one
+        :param log: the id of that one, empty for none, where files are loaded again: what a pipe was given
+            over 14 days ago is over then. None where they are not
         :return: of each the log, the load, the numbers of the units that it has not loaded, and when the
             table was created that is there
         :raises FilesGivenTwiceError: if a pipe may still load a file
         """
-        ended = []
+        ended, since = [], None if log is None else dt.datetime.now(dt.UTC) - REMEMBERED
         for ledger in self.each():
             if not (found := {one for one, _ in ledger.of_source(self.path)} - {log}):
                 continue
-            ledger.give_up("SOURCE = %s AND SOURCE_LOG <> %s", self.path, log)
+            ledger.give_up("SOURCE = %s AND SOURCE_LOG <> %s", self.path, log or "")
             created = table_state(ledger.run, ledger.target).created
             for one, entry in ledger.of_source(self.path):
-                if one in found:
+                is_over = entry.loader and since and entry.planned_at and entry.planned_at < since
+                if one in found and not is_over:
                     ended.append((one, entry, self._left(ledger, entry), created))
         return ended
 

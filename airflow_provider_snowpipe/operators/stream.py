@@ -487,7 +487,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             return {}
         bulk = self.bulk_hook(table)
         if self.rebind == "restart":  # whose log may be lost
-            SourceLoads(bulk, table, self._source()[0].address, record.copied["ledgers"]).end()
+            SourceLoads(bulk, table, self._source()[0].address, record.copied["ledgers"]).end("")
         return {"source_logs": logs, "table_created": bulk.table_created(table) or ""}
 
     def _channels(self, source: SourceSpec) -> str:

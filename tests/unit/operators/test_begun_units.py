@@ -417,6 +417,14 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert piped.states["a/3.ndjson"] == "pipe P"
 
+    def test_what_it_was_given_long_ago_is_loaded_again(self, piped: Load, monkeypatch: Patch) -> None:
+        piped.account.holds = True
+        piped.crash("insertFiles", AFTER)
+        shutil.rmtree(piped.folder / LOG_FOLDER)
+        piped.account.holds, forgets = False, "airflow_provider_snowpipe.bulk.source_loads.REMEMBERED"
+        monkeypatch.setattr(forgets, dt.timedelta())
+        assert piped.run("r3", path="copy", rebind="restart")["rows_loaded"] == len(piped.written)
+
     @pytest.mark.parametrize("holds", [False, True])
     def test_what_a_dropped_pipe_has_not_loaded_the_ledger_decides(self, piped: Load, holds: bool) -> None:
         piped.account.holds = holds

@@ -185,21 +185,15 @@ class TestTokens:
         load.assert_every_row_is_there_once()
 
 
-class TestLateFiles:
-    """What comes late, whatever its name is, is loaded by whoever comes next."""
-
-    @pytest.fixture(autouse=True)
-    def loaded(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        load.write("a", "3.ndjson")
-        load.run()
-
-    def test_a_copied_file_that_has_grown_is_finished_by_the_stream(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        with pytest.raises(AirflowFailException, match=r"PartlyStreamedError.*path='stream'"):
-            load.run("r2")
-        path, why = load.operator(path="auto")._choice({"backfill": True}).path()
-        assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
+def test_a_copied_file_that_has_grown_is_finished_by_the_stream(load: Load) -> None:
+    for name, run in (("2.ndjson", "r1"), ("3.ndjson", "r2")):
+        load.write("a", name)
+        load.run(run)
+    load.write("a", "2.ndjson")
+    with pytest.raises(AirflowFailException, match=r"PartlyStreamedError.*path='stream'"):
+        load.run("r3")
+    path, why = load.operator(path="auto")._choice({"backfill": True}).path()
+    assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
 
 
 @pytest.mark.parametrize("path", ["copy", "pipe"])
