@@ -147,12 +147,10 @@ class FakeLedger:
 
     def logs(self, _: str, values: list[Any]) -> list[Row]:
         """The last entries of source logs that have given files of a source, or the own log."""
-        found: dict[tuple[Any, ...], int] = {}
+        found: dict[str, int] = {}
         for row in self._of_source(values):
-            key = row["source_log"], row["state"]
-            found[key] = max(found.get(key, 0), row["source_entry"])
-        names = ("source_log", "state")
-        return [{**dict(zip(names, key, strict=True)), "last_entry": last} for key, last in found.items()]
+            found[row["source_log"]] = max(found.get(row["source_log"], 0), row["source_entry"])
+        return [{"source_log": log, "last_entry": last} for log, last in found.items()]
 
     def mark(self, statement: str, result: list[Row], created: dt.datetime) -> int:
         """Mark a COPY as loaded; the number of rows that were updated."""
@@ -184,6 +182,8 @@ class FakeLedger:
         for name, sign, value in _CONDITION.findall(where):
             given = 0 if value == "0" else _typed(name, next(values))
             found = [row for row in found if _holds(row[name.lower()], sign, given)]
+        if "LOADER IS NULL" in where:
+            found = [row for row in found if row["loader"] is None]
         if "QUERY_ID IN (" in where:
             ids = set(values)
             found = [row for row in found if row["query_id"] in ids]

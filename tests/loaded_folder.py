@@ -58,7 +58,7 @@ class Loaded:
                     "app", url, pipe, prefix, name, source, ca_bundle=str(self.service.ca_file),
                     credentials_variable="NONE", rebind=rebind, last_checkpoints=record.last_checkpoints(),
                     renew=tuple(record.quiet(now)), is_recorded=True,
-                    **self.rules,
+                    source_logs=record.copied.get("source_logs", {}), **self.rules,
                 )  # fmt: skip
                 run = Run(plan, client, list_channels=hook.list_channels)
                 run.prepare()

@@ -144,7 +144,7 @@ class CopyRun:
         if not self.ledger.entries(self.work):
             never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
             self.ledger.plan(never, self.identity, self.stage.key(self.url))
-        self.give_up(self.ledger.entries(self.work))
+        self.ledger.give_up("WORK = %s", self.work)
         found, lost = self.seen(self.ledger.entries(self.work))
         return {
             path: load
@@ -430,10 +430,11 @@ class CopyRun:
         :raises SqlError: if the statement fails
         """
         for _ in range(_MOST_REPEATS):
-            if entry.state == GIVEN_UP:
+            # Of files of a source log the log decides whether they are loaded again.
+            if entry.state == GIVEN_UP or (entry.state == GONE and self.identity.work is not None):
                 raise GivenUpError(
                     f"COPY into {self._table}: another process has given part {entry.part} of this load up, "
-                    "and its files are not loaded. Run again"
+                    "or has found its rows gone. Run again"
                 )
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)

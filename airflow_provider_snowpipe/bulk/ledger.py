@@ -116,27 +116,24 @@ class Ledger:
     def entries(self, work: str) -> list[Entry]:
         """Read the entries of a piece of work, by their parts; the table is created on first use.
 
-        :raises ConfigurationError: if the role cannot create the ledger that is missing; names the SQL to run
+        :raises SqlError: if the role cannot create the ledger that is missing; names the SQL to run
         """
         statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
         try:
             rows = self.run(statement, (work,))
         except SqlError as error:
-            if error.errno not in _MISSING:
-                raise
-            rows = self._created(statement, (work,))
+            rows = self._made(error, statement, (work,))
         return [Entry.read(row) for row in rows]
 
-    def logs(self, source: str, log: str) -> list[tuple[str, str, int]]:
-        """Read which source logs have given files of a source to COPY or pipes.
+    def logs(self, source: str, log: str) -> dict[str, int]:
+        """Read which source logs have given files of a source to COPY or pipes, and the last entry of each.
 
         :param source: the source's path
         :param log: the id of the log that is there; its entries count wherever the source was
-        :return: id, state of loads, and the last entry of the log among them
         """
-        columns = "SOURCE_LOG, STATE, MAX(SOURCE_ENTRY) AS LAST_ENTRY"
-        rows = self._of_source(columns, "GROUP BY SOURCE_LOG, STATE", source, log)
-        return [(str(row["source_log"]), str(row["state"]), int(row["last_entry"])) for row in rows]
+        columns = "SOURCE_LOG, MAX(SOURCE_ENTRY) AS LAST_ENTRY"
+        rows = self._of_source(columns, "GROUP BY SOURCE_LOG", source, log)
+        return {str(row["source_log"]): int(row["last_entry"]) for row in rows}
 
     def replace_table(self, log: str, state: str) -> None:
         """Write that loads by a source log into a table of before are in the present one, or are gone.
@@ -164,9 +161,7 @@ class Ledger:
         try:
             return self.run(statement, (self._target, *values))
         except SqlError as error:
-            if error.errno not in _MISSING:
-                raise
-            return []
+            return self._made(error, statement, (self._target, *values))
 
     def loaded_files(
         self, paths: Sequence[str], stage: str, state: str = LOADED, since: dt.datetime | None = None
@@ -403,6 +398,17 @@ class Ledger:
             LoadOfTable(str(row["query_id"]), int(row["rows_loaded"]), row["loaded_at"]) for row in own
         ]
 
+    def give_up(self, which: str, *values: str) -> None:
+        """Keep each COPY from being committed that is not committed yet, whoever runs it.
+
+        :param which: the condition, which binds values
+        """
+        self.run(
+            f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s "  # noqa: S608
+            f"WHERE TARGET = %s AND STATE = %s AND LOADER IS NULL AND {which}",
+            (GIVEN_UP, self._target, PLANNED, *values),
+        )
+
     def mark_gone(self, loads: Iterable[LoadOfTable]) -> None:
         """Mark loads as gone: the table has no rows."""
         ids = [one.query_id for one in loads]
@@ -414,26 +420,32 @@ class Ledger:
                 (GONE, self._target, LOADED, *some),
             )
 
-    def _created(self, statement: str, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-        """Create the table, and read from it."""
+    def _made(self, error: SqlError, statement: str, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """Create the table where there is none, and ask again.
+
+        :param error: what the statement has failed with
+        """
         name = full_name(*self.name)
         columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
         create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
-        hidden: tuple[int, ...] = (_NO_PRIVILEGE,)
-        grant = f"CREATE TABLE ON SCHEMA {full_name(*self.name[:2])}"
         try:
-            self.run(create)
-            grant, hidden = f"SELECT, INSERT, UPDATE ON TABLE {name}", (_NO_PRIVILEGE, *_MISSING)
+            if error.errno not in _MISSING:
+                raise error
+            try:
+                self.run(create)
+            except SqlError as other:
+                if other.errno != _EXISTS:  # another session has created it meanwhile
+                    raise
             return self.run(statement, values)
-        except SqlError as error:
-            if error.errno == _EXISTS:  # another session has created it meanwhile
-                return self.run(statement, values)
-            if error.errno not in hidden:
+        except SqlError as other:
+            if other.errno not in (*_MISSING, _NO_PRIVILEGE):
                 raise
-            raise ConfigurationError(
-                f"{self.target[-1]} needs the load ledger {'.'.join(self.name)}, and the role may not use "
-                f"it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
-                f"UPDATE for the role: {create}; or name another one, ledger_table='DATABASE.SCHEMA.NAME'"
+            raise SqlError(
+                f"the role may not use the load ledger {'.'.join(self.name)} of table {self.target[-1]!r}: "
+                f"GRANT SELECT, INSERT, UPDATE ON TABLE {name} TO ROLE …; where there is none, GRANT CREATE "
+                f"TABLE ON SCHEMA {full_name(*self.name[:2])} TO ROLE …, or have its owner create it: "
+                f"{create}; or name another one for new loads, ledger_table='DATABASE.SCHEMA.NAME'",
+                errno=other.errno,
             ) from error
 
 

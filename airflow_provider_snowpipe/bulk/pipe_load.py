@@ -31,8 +31,8 @@ from airflow_provider_snowpipe.bulk.other_loaders import (
     refuse_files_for_pipe,
     refuse_files_of_others,
 )
+from airflow_provider_snowpipe.bulk.source_loads import loads_by_pipe
 from airflow_provider_snowpipe.bulk.staged_files import (
-    FINAL,
     ExpectedFiles,
     FileLoad,
     StagedFile,
@@ -40,7 +40,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StageReference,
     file_names,
 )
-from airflow_provider_snowpipe.bulk.staged_files import LOADED as FILE_LOADED
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -201,26 +200,8 @@ class PipeLoad:
             found = ledger.entries(work)
             if not found:
                 found = [never] if ledger.plan(never, identity, "") else ledger.entries(work)
-        entry = found[0]
-        if entry.state in (GIVEN_UP, LOADED):
-            return (
-                {} if entry.state == GIVEN_UP else {path: FileLoad(path, "", FILE_LOADED) for path in paths}
-            )
-        # The pipe may be gone, or load from elsewhere by now: the end of a path names its log and unit.
-        loads = hook.loads_of(table, [one.path for one in entry.files], pipe.pipe)
-        by_unit = {"/".join(one.path.split("/")[-3:]): one for one in loads if one.status in FINAL}
-        ended = {path: by_unit[path] for path in paths if path in by_unit}
-        if unknown := tuple(path for path in paths if path not in ended):
-            raise FilesGivenTwiceError(
-                f"pipe {pipe} was given {len(unknown):,} files, such as {unknown[0]!r}, that it may still "
-                "load. A file of that load has changed or is gone, or the pipe is, or it began more than 14 "
-                "days ago, which nobody remembers. Nothing was loaded. Bring that back, or run again when "
-                f"the pipe has loaded them; or set STATE to '{LOADED}' where WORK is {work!r} in the ledger "
-                f"{'.'.join(ledger.name)} if their rows are in the table, to '{GIVEN_UP}' if none is",
-                files=unknown,
-                may_pass=True,
-            )
-        return {path: one for path, one in ended.items() if one.rows_loaded}
+            loads = loads_by_pipe(hook, table, ledger, found[0], paths)
+        return {path: one for path, one in loads.items() if one.rows_loaded or found[0].state == LOADED}
 
     def _submitted(self, identity: RunIdentity, planned: Callable[[], None]) -> Submission:
         plan = PipePlan(identity, str(self.files.pipe), self.ledger_table, self.details)
@@ -554,8 +535,8 @@ class PipePlan:
         except FilesGivenTwiceError:
             self.end(GIVEN_UP)
             raise
-        except (ConfigurationError, SqlError) as error:
-            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
+        except SqlError as error:
+            if error.errno not in NOT_AUTHORIZED:
                 raise
             log.warning("whether another task copies these files is not known: %s", error)
             return ()
@@ -578,11 +559,10 @@ class PipePlan:
         :param loads: of its files, ``rows_loaded`` and ``errors_seen`` of each
         """
         good, bad = (sum(int(one[name]) for one in loads) for name in ("rows_loaded", "errors_seen"))
-        try:
+
+        def write() -> None:
             with account.load_ledger(table, self.ledger_table) as ledger:
                 for one in ledger.entries(work_key(self.identity, ledger.target, self.loader)):
                     ledger.settle(one, good, bad)
-        except (ConfigurationError, SqlError) as error:
-            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
-                raise
-            log.warning("the ledger does not show what pipe %s has loaded: %s", self.loader, error)
+
+        asked(f"in the ledger, what pipe {self.loader} has loaded", write)

@@ -9,13 +9,11 @@ from typing import cast
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
-from airflow_provider_snowpipe.bulk.ledger import table_state
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, LOADED
-from airflow_provider_snowpipe.bulk.staged_files import LOAD_FAILED
+from airflow_provider_snowpipe.bulk.source_loads import SourceLoads
 from airflow_provider_snowpipe.cli.definition import agrees, pipe_hook, print_lines, reported
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.source_record import KnownChannel, LoadedSource, SourceRecord
-from airflow_provider_snowpipe.spark.sources.files.listing import canonical_path, log_store
+from airflow_provider_snowpipe.spark.sources.files.listing import log_store
 from airflow_provider_snowpipe.spark.sources.files.log import Unit
 from airflow_provider_snowpipe.spark.sources.files.rebuild import CopiedUnits, LastCommit
 from airflow_provider_snowpipe.spark.sources.files.rebuild import rebuild as rebuild_log
@@ -72,7 +70,8 @@ def _rebuild(args: argparse.Namespace) -> None:
     """Make a lost source log again, and give the channels their positions in it."""
     hook = pipe_hook(args)
     target = hook.pipe_name().address(hook.account_url())
-    record = SourceRecord.read(target, FileSource(path=args.path))
+    path = FileSource(path=args.path)
+    record = SourceRecord.read(target, path)
     loaded = record.loaded
     if loaded is None:
         raise ConfigurationError(
@@ -84,7 +83,7 @@ def _rebuild(args: argparse.Namespace) -> None:
     print(f"would read {args.path!r}, and write a new log of it and new tokens of {len(known)} channels")
     if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
-    copied = _copied(hook, canonical_path(args.path), loaded)
+    copied = _copied(hook, path.address, loaded)
     with hook.get_client() as client:
         for name, status in client.channel_statuses([*known]).items():
             if status.committed is not None:
@@ -113,41 +112,28 @@ def _rebuild(args: argparse.Namespace) -> None:
 
 
 def _copied(hook: SnowpipeHook, path: str, loaded: LoadedSource) -> CopiedUnits:
-    """What COPY and pipes have loaded of a source into the pipe's table.
+    """What COPY and pipes have loaded of a source into the pipe's table; other loads of it are ended.
 
-    :raises SourcePositionError: if it is not known whether a file was loaded, or is in the table
+    :raises SourcePositionError: if it is not known whether a file is in the table
+    :raises FilesGivenTwiceError: if a pipe may still load one
     """
-    table = hook.pipe_name().default_table
-    logs = {one for one in (loaded.source_log.partition("/")[0],) if one}
+    table, logs = hook.pipe_name().default_table, set(loaded.source_logs)
     if table is None:
         return CopiedUnits([], logs, "")
-    with hook.load_ledger(table, loaded.ledger_table) as ledger:
-        loads = ledger.of_source(path)
-        now = table_state(ledger.run, ledger.target) if loads else None
-    units, failed = list[tuple[str, Unit]](), set[str]()
-    for log, entry in loads:
-        if now is not None and now.created and entry.created not in (None, now.created):
+    units, loads = list[Unit](), SourceLoads(hook, table, path, loaded.ledgers).end()
+    for log, entry, left, created in sorted(loads, key=lambda one: (one[1].planned_at, one[1].part)):
+        logs.add(log)
+        if entry.created and created and entry.created != created:
             raise SourcePositionError(
-                f"table {table!r} was replaced at {now.created}, and files of source log {log!r} were loaded "
-                "into the one before: which rows are in this one is not known. Nothing was written. Set "
-                "rebind='restart' to load all files again"
+                f"table {table!r} was replaced at {created}, and files of source log {log!r} were loaded "
+                "into the one before: which rows are in this one is not known. Nothing was written. "
+                "Set rebind='restart' to load all files again"
             )
         if entry.rows_rejected:
             print(f"{entry.loader or 'COPY'} has rejected {entry.rows_rejected:,} rows, {entry.loaded_at}")
-        if entry.state != LOADED:
-            raise SourcePositionError(
-                f"{entry.loader or 'COPY'} was given {len(entry.files):,} files by source log {log!r}, "
-                "and is not known to have loaded them: see whether the table has their rows, and set STATE "
-                f"to '{LOADED}' where WORK is {entry.work!r} in the ledger {'.'.join(ledger.name)}, or to "
-                f"'{GIVEN_UP}' where none is. Nothing was written"
-            )
-        for row in (row for report in entry.reports for row in report if row.get("file")):
-            is_failed = row["status"] == LOAD_FAILED
-            (failed.add if is_failed else failed.discard)(str(row["file"]))
-        units += [(log, Unit(**one)) for one in json.loads(entry.details)]
-    lost = {tuple(one.split("/")[-3:-1]) for one in failed}  # log and unit name the folder of a file
-    found = [one for log, one in units if (log, str(one.number)) not in lost]
-    return CopiedUnits(found, logs | {log for log, _ in loads}, hook.table_created(table) or "")
+        given = (Unit(**unit) for unit in json.loads(entry.details))
+        units += [unit for unit in given if unit.number not in left]
+    return CopiedUnits(units, logs, hook.table_created(table) or "")
 
 
 def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | None) -> dict[str, int] | None:

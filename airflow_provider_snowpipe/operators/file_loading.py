@@ -6,7 +6,7 @@ import datetime as dt
 import gzip
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,7 +64,7 @@ class FileLoading:
     :param is_pipe_forced: True where the author chose the pipe himself
     :param on_rejected: ``fail`` or ``report`` files that are not loaded as a whole
     :param announce: gets the paths of files that a pipe was given
-    :param keep_log: gets the log that has given files, before one of them is loaded
+    :param keep_log: keeps which log has given files, before one of them is loaded
     :param leave_copy: leaves the worker while COPY runs, None to wait here
     :param leave_pipe: leaves the worker while a pipe loads, None to wait here
     :param ledger_table: as of :class:`SnowpipeCopyOperator`
@@ -85,7 +85,7 @@ class FileLoading:
     poll_interval: float
     identity: RunIdentity
     announce: Callable[[list[str]], None]
-    keep_log: Callable[[str], None]
+    keep_log: Callable[[FileUnits], None]
     leave_copy: LeaveWorker | None
     leave_pipe: Callable[[PipeLoad, Submission, dict[str, Any]], NoReturn] | None
     ledger_table: str | None
@@ -95,7 +95,6 @@ class FileLoading:
     """What the pipe's trigger has reported of files, by their paths below the pipe's location."""
     copies: list[CopyLoad] = field(default_factory=list, init=False)
     """Its COPYs, in their order."""
-    _targets: dict[str, PipeTarget] = field(default_factory=dict, init=False)
 
     def run(self, path: LoadPath, units: FileUnits | None) -> dict[str, Any]:
         """Load the files.
@@ -107,31 +106,23 @@ class FileLoading:
         if units is None:
             value = self._staged_by_pipe() if path is LoadPath.PIPE else self._staged_by_copy()
             return {**value, "bytes": None, "partitions": {}}
-        pipe, loads = self._pipe() if path is LoadPath.PIPE else None, units.begun()
-        new = self._loader(pipe, leaves=not (loads or self.is_back))  # what is wrong shows before it begins
-        if units.known_log:
-            self.keep_log(units.known_log)
-        value = self._ended(units, loads, pipe)
+        pipe, leaves = self._pipe() if path is LoadPath.PIPE else None, not units.source.given()
+        new = self._loader(pipe, leaves=leaves and not self.is_back)  # what is wrong shows before it begins
+        value = self.finish(units, pipe)
         given = units.give(pipe, str(new.stage))
         if given is None:
-            units.clean_up()
+            units.source.end({}, ())
             return value
-        self.keep_log(units.known_log)
-        return joined_value(value, new.begin(units, given, self.on_rejected))
+        self.keep_log(units)
+        return joined_value(value, new.do(units, given, self.on_rejected, is_new=True))
 
-    def finish(self, units: FileUnits) -> None:
-        """End a load that was interrupted, and no more."""
-        self._ended(units, units.begun())
-
-    def _ended(
-        self, units: FileUnits, loads: Sequence[GivenLoad], leaves_for: str | None = ""
-    ) -> dict[str, Any]:
+    def finish(self, units: FileUnits, leaves_for: str | None = "") -> dict[str, Any]:
         """End loads that have begun, each by its own loader: a pipe may still have the files in its queue.
 
         :param leaves_for: the loader for which the task has left the worker once and may leave it again
         """
         value: dict[str, Any] = _NOTHING
-        for given in loads:
+        for given in units.source.given():
             pipe = given.loader.pipe
             try:
                 leaves = self.is_back and pipe == leaves_for
@@ -140,9 +131,11 @@ class FileLoading:
                 if pipe is None:
                     raise
                 log.warning("a load that had begun cannot go on: %s", error)
-                here = StageReference.parse(self.stage)
-                loader = FileLoader(self.hook_of(self.table), here, None, self._takes_back(pipe))
-            value = joined_value(value, loader.end(units, given, self.on_rejected))
+                hook, here, take_back = self.hook_of(self.table), self.stage, self._takes_back(pipe)
+                gone = FileLoader(hook, StageReference.parse(here), lambda *_: _NOTHING, take_back)
+                gone.give_up(units, given, self.on_rejected, is_over=True)
+            else:
+                value = joined_value(value, loader.do(units, given, self.on_rejected))
             units.list_again()
         return value
 
@@ -260,8 +253,6 @@ class FileLoading:
 
     def _target(self, pipe: str) -> PipeTarget:
         """What the pipe moves where, which has to be into the task's table."""
-        if pipe in self._targets:
-            return self._targets[pipe]
         name = self._full_name(pipe)
         target = self.hook_of(self.table).pipe_target(pipe)
         if target is None:
@@ -276,7 +267,6 @@ class FileLoading:
                 f"pipe {name} loads into {'.'.join(target.table)}, and the task's table is "
                 f"{'.'.join(map(str, table))}: name the pipe of that table in file_pipe=…"
             )
-        self._targets[pipe] = target
         return target
 
     def _full_name(self, pipe: str) -> PipeName:
@@ -356,38 +346,25 @@ _LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """The files, under names that PUT takes as they are.
+class UnitFiles:
+    """Files under names that PUT takes as they are, or their rows as NDJSON in their place.
 
     :param files: by their names in the stage
+    :param read: reads the rows of a file; None stages the file
     """
 
     files: Mapping[str, SourceFile]
+    read: Callable[[SourceFile], Iterable[bytes | memoryview]] | None
 
     @contextmanager
     def local(self, file: StagedSource) -> Iterator[Path]:
-        """A link to the file."""
+        """A link to the file, or a file with its rows, which end with a new line."""
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            link = Path(folder, file.name)
-            link.symlink_to(self.files[file.below].path)
-            yield link
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of files, each written to a compressed file of NDJSON, with the same bytes each time.
-
-    :param read: reads the rows of a file
-    :param files: by their names in the stage
-    """
-
-    read: Callable[[SourceFile], Iterable[bytes | memoryview]]
-    files: Mapping[str, SourceFile]
-
-    @contextmanager
-    def local(self, file: StagedSource) -> Iterator[Path]:
-        """A file with the rows, each of which ends with a new line."""
-        with TemporaryDirectory(prefix="snowpipe-rows-") as folder:
+            if self.read is None:
+                link = Path(folder, file.name)
+                link.symlink_to(self.files[file.below].path)
+                yield link
+                return
             written = Path(folder, f"{file.name}.gz")
             with written.open("wb") as out, gzip.GzipFile("", "wb", _LEVEL, out, mtime=0) as packed:
                 for block in self.read(self.files[file.below]):
@@ -403,47 +380,41 @@ class FileLoader:
 
     :param hook: for the stage
     :param stage: where files are staged for it, with or without a path
-    :param load: has staged files loaded, and calls when that is in the ledger; what a COPY task returns. None
-        for a pipe that is gone
+    :param load: has staged files loaded, and calls when that is in the ledger; what a COPY task returns
     :param take_back: keeps files from being loaded that are not; the loads of the others, by path
     """
 
     hook: SnowpipeBulkHook
     stage: StageReference
-    load: Callable[[GivenLoad, Callable[[], None]], dict[str, Any]] | None
+    load: Callable[[GivenLoad, Callable[[], None]], dict[str, Any]]
     take_back: Callable[[GivenLoad], Mapping[str, FileLoad]]
 
-    def begin(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
-        """Do a new load; one that cannot succeed is given up, and its files are planned again.
+    def do(
+        self, units: FileUnits, given: GivenLoad, on_rejected: str, *, is_new: bool = False
+    ) -> dict[str, Any]:
+        """Do a new load, or end one that has begun: its rows are in the table then, or it is given up.
+
+        Files of a load that is given up are planned again; the error of a new one comes back.
 
         :param on_rejected: ``fail`` refuses files that were loaded in part
         :return: as of a COPY task, and ``bytes`` of the files and ``partitions``
         """
-        try:
-            return self._loaded(units, given, on_rejected)
-        except SnowpipeError as error:
-            if _is_final(error):
-                self._give_up(units, given, on_rejected)
-            raise
-
-    def end(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
-        """End a load that has begun: its rows are in the table then, or its files are planned again."""
         is_forgotten = given.loader.pipe is not None and given.since < dt.datetime.now(dt.UTC) - REMEMBERED
-        if self.load is None or given.gone or given.changed or is_forgotten:
-            self._give_up(units, given, on_rejected, is_over=True)
+        if given.gone or given.changed or (is_forgotten and not is_new):
+            self.give_up(units, given, on_rejected, is_over=True)
             return _NOTHING
         try:
             return self._loaded(units, given, on_rejected)
         except SnowpipeError as error:
+            may_pass = error.retryable and not isinstance(error, NothingStagedError | GivenUpError)
+            is_final = not (may_pass or isinstance(error, FilesRejectedError))  # whose rows may be there
             # These files can come into the table by another load only.
-            if not _is_final(error) or not self._give_up(units, given, on_rejected):
+            if not (is_final and self.give_up(units, given, on_rejected)) or is_new:
                 raise
             log.warning("a load that had begun cannot be ended, and its files are planned again: %s", error)
         return _NOTHING
 
-    def _give_up(
-        self, units: FileUnits, given: GivenLoad, on_rejected: str, *, is_over: bool = False
-    ) -> bool:
+    def give_up(self, units: FileUnits, given: GivenLoad, on_rejected: str, *, is_over: bool = False) -> bool:
         """Keep the files of a load that are not loaded from being loaded by it; False where all are.
 
         :param is_over: True ends a load with all its files in the table; its error has to come back otherwise
@@ -468,9 +439,12 @@ class FileLoader:
 
     def _loaded(self, units: FileUnits, given: GivenLoad, on_rejected: str) -> dict[str, Any]:
         self.put(units, given)
-        value = self.load(given, units.require_written) if self.load is not None else _NOTHING
-        loads = self.loads_of(given.paths, value)
-        if missing := [path for path in given.paths if path not in loads]:
+        value = self.load(given, units.source.require_written)
+        done = {**value["loaded_before"], **value["files"]}  # a pipe reports paths below its location
+        loads: dict[str, Any] = {
+            path: done.get(self.stage.below(path)) or done.get(path) for path in given.paths
+        }
+        if missing := [path for path, load in loads.items() if load is None]:
             raise GivenUpError(
                 f"{len(missing):,} of {len(given.paths):,} files were not loaded into {units.table}, such as "
                 f"{missing[0]!r}: another task has given this load up meanwhile. Run again"
@@ -502,7 +476,7 @@ class FileLoader:
         names = {path.removesuffix(".gz") if takes_rows else path: file for file, path in chosen}
         files = [StagedSource(name, file.size, file.path) for name, file in names.items()]
         prefix = commonprefix([*names])  # noqa: RUF071  LIST takes any start of a path
-        source = Rows(partial(units.rows, given), names) if takes_rows else Links(names)
+        source = UnitFiles(names, partial(units.source.rows, given) if takes_rows else None)
         # A file that is there is of this very unit, whole or cut by a worker that died.
         staging = Staging(self.stage, auto_compress=takes_rows, if_staged="skip_same")
         self.hook.get_stage_upload(staging, source, prefix, _PARALLEL).run(files)
@@ -529,12 +503,6 @@ class FileLoader:
                     "options={'load_uncertain_files': True} if its rows are not in the table"
                 )
 
-    def loads_of(self, paths: Iterable[str], value: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """What became of files, by their paths; a pipe reports paths below its location."""
-        loads = {**value["loaded_before"], **value["files"]}
-        found = {path: loads.get(self.stage.below(path)) or loads.get(path) for path in paths}
-        return {path: load for path, load in found.items() if load is not None}
-
 
 _NOTHING: dict[str, Any] = {
     "rows_loaded": 0,
@@ -544,12 +512,6 @@ _NOTHING: dict[str, Any] = {
     "bytes": 0,
     "partitions": {},
 }
-
-
-def _is_final(error: SnowpipeError) -> bool:
-    """True where another try of the same load cannot succeed, but not where its rows may be in the table."""
-    may_pass = error.retryable and not isinstance(error, NothingStagedError | GivenUpError)
-    return not (may_pass or isinstance(error, FilesRejectedError))
 
 
 def joined_value(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

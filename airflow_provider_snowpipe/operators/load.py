@@ -141,6 +141,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             choice = self._choice(known_shape(self.shape, context), context)
             if choice.units is not None:
                 choice.units.require_known()
+                self._keep_log(choice.units)
             path, why = choice.path()
             if choice.plan is not None:
                 for line in choice.plan.lines():
@@ -151,8 +152,10 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             if path is not LoadPath.STREAM:
                 loading = self._file_loading(context)
                 with loading.leaving_copies(context):
-                    return self._with_files(context, path, loading.run(path, self._units_of(path)))
-            if choice.units is not None and choice.units.begun():
+                    return self._with_files(
+                        context, path, loading.run(path, None if is_staged(self.source) else self.units())
+                    )
+            if choice.units is not None and choice.units.source.given():
                 self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
                 self._file_loading(context).finish(choice.units)
             elif choice.units is not None and choice.units.is_new:
@@ -180,9 +183,10 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         path = LoadPath.COPY if submitted is None else LoadPath.PIPE
         loading = self._file_loading(context, begun, is_back=True)
         with failing_at_once(), loading.leaving_copies(context):
-            units = self._units_of(path)
+            units = None if is_staged(self.source) else self.units()
             if units is not None:
                 units.require_known()
+                self._keep_log(units)
             if submitted is not None:
                 return self._with_files(context, path, loading.after_pipe(event, submitted, units))
             if event.get("message"):
@@ -288,17 +292,6 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         )
         return self._loading
 
-    def _units_of(self, path: LoadPath) -> FileUnits | None:
-        """The files of this machine, None for files in a stage."""
-        if is_staged(self.source):
-            return None
-        if self.source_files() is None:
-            raise ConfigurationError(
-                f"path is {path.value!r} and source is {self.source!r}: only files go that way; take "
-                "path='stream'"
-            )
-        return self.units()
-
     def _with_files(self, context: Context, path: LoadPath, value: dict[str, Any]) -> dict[str, Any]:
         value = {"path": path.value, **value}
         self.task_lineage = self._described(context, value)
@@ -352,8 +345,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 rebind=self.rebind,
                 last=record.last_checkpoints(),
                 on_imbalance=self.on_imbalance,
-                ledgers=(self.ledger_table, *filter(None, [record.copied.get("ledger_table")])),
-                known_log=record.copied.get("source_log", ""),
+                ledger=self.ledger_table,
+                **record.copied,
             )
         return self._frozen
 
@@ -366,12 +359,11 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.source = with_log_path(self.source, conf.get("snowpipe", "log_path", fallback=""))
         return file_source(self.source)
 
-    def _keep_log(self, known: str) -> None:
-        """Keep which log has given files to COPY or a pipe, so that it is known if it gets lost."""
+    def _keep_log(self, units: FileUnits) -> None:
+        """Keep which logs have given files to COPY or a pipe, so that they are known if they get lost."""
         files = self.source_files()
-        numbering = "" if files is None else files.form.numbering
-        copied = {"source_log": known, "ledger_table": self.ledger_table}
-        self._write_record(self._pipe_hook(), (), numbering, copied=copied, sends=True)
+        if files is not None and units.kept:
+            self._write_record(self._pipe_hook(), (), files.form.numbering, copied=units.kept, sends=True)
 
     def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:
         """Report rows to asset events and lineage; a sensor on the channels has nothing to wait for."""

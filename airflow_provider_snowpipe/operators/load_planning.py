@@ -274,7 +274,7 @@ class LoadChoice:
                 )
             why = None if self.plan.is_forced or planned is LoadPath.COPY else self._why_not_pipe()
             return (planned, None) if why is None else (LoadPath.COPY, why)
-        loaders = {one.loader.pipe for one in self.units.begun()} if self.units is not None else set()
+        loaders = {one.loader.pipe for one in self.units.source.given()} if self.units is not None else set()
         if self.plan.is_forced and planned is not LoadPath.STREAM:
             loaders.add(self._pipe_of(planned))
         for pipe in loaders:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, Variable
@@ -96,9 +97,8 @@ class LoadedSource:
     :param split: how it was split into partitions, in words
     :param channels: what its channels' names begin with
     :param pipe: database, schema and name of the pipe
-    :param source_log: the log by which COPY or a pipe has loaded files of it, and its last entry, as
-        ``id/number``; empty for none
-    :param ledger_table: the load ledger that has these loads, None for the default
+    :param source_logs: the logs by which COPY and pipes have loaded files of it, each with its last entry
+    :param ledgers: database, schema and name of the load ledgers that have these loads
     """
 
     source: Mapping[str, Any]
@@ -111,8 +111,8 @@ class LoadedSource:
     task_id: str
     on_error: str = "abort"
     dead_letter_path: str | None = None
-    source_log: str = ""
-    ledger_table: str | None = None
+    source_logs: Mapping[str, int] = field(default_factory=dict)
+    ledgers: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,9 @@ class SourceRecord:
                 )
                 for digits, (name, token, since, rows, rejected, earlier) in found["channels"].items()
             }
-            loaded = LoadedSource(**{**found["loaded"], "pipe": tuple(found["loaded"]["pipe"])})
+            how = found["loaded"]
+            named = {"pipe": tuple(how["pipe"]), "ledgers": tuple(map(tuple, how["ledgers"]))}
+            loaded = LoadedSource(**{**how, **named})
             return cls(key, str(found["source"]), channels, loaded)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ConfigurationError(
@@ -189,9 +191,9 @@ class SourceRecord:
 
     @property
     def copied(self) -> dict[str, Any]:
-        """Which log and ledger COPY or a pipe has loaded files of the source by; empty without a record."""
+        """By which logs and ledgers COPY and pipes have loaded files of it; empty without a record."""
         loaded = self.loaded
-        return {one: getattr(loaded, one) for one in ("source_log", "ledger_table")} if loaded else {}
+        return {one: getattr(loaded, one) for one in ("source_logs", "ledgers")} if loaded else {}
 
     def require_split(self, split: str, rebind: Rebind | None) -> None:
         """Refuse a source that was loaded in other partitions, whose channels show nothing of these.
@@ -212,7 +214,7 @@ class SourceRecord:
     def quiet(self, now: dt.datetime) -> list[str]:
         """The channels to open again, those first that have been quiet the longest."""
         return quiet_channels(
-            {one.channel: one.since for one in sorted(self.channels.values(), key=_since)}, now
+            {one.channel: one.since for one in sorted(self.channels.values(), key=attrgetter("since"))}, now
         )
 
     def write(
@@ -254,7 +256,7 @@ class SourceRecord:
             return {n: one for n, one in both if one.channel not in empty or not is_begun(one.token)}
 
         channels = replaced(self.channels)
-        is_same = loaded == self.loaded or not (channels or loaded.source_log)
+        is_same = loaded == self.loaded or not (channels or loaded.source_logs)
         if channels == self.channels and is_same:
             return self
         try:
@@ -280,7 +282,7 @@ class SourceRecord:
         :param tokens: the new ones, by channel
         """
         kept = {digits: one for digits, one in self.channels.items() if one.channel not in tokens}
-        for one in sorted(self.channels.values(), key=_since):
+        for one in sorted(self.channels.values(), key=attrgetter("since")):
             if one.channel in tokens:
                 token = tokens[one.channel]
                 kept = {digits: other for digits, other in kept.items() if other.channel != one.channel}
@@ -357,10 +359,6 @@ def _value_of(key: str) -> str | None:
     if is_kept:
         raise RecordUnavailableError(f"Airflow has variable {key!r}, and did not give its value")
     return None
-
-
-def _since(one: KnownChannel) -> dt.datetime:
-    return one.since
 
 
 def file_backlogs(

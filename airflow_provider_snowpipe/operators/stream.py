@@ -216,7 +216,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _working(self, context: Context) -> Iterator[DriverMemory]:
         """Name the run; where it fails, leave what is known of the channels: such a task has no value."""
         memory = DriverMemory(context, durable=self.durable)
-        self._known = None
         self._name_application(context)
         self._run_mark = self._name_run(context)
         with self._ending(memory):
@@ -225,6 +224,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             except (AirflowException, SnowpipeError) as error:
                 self._leave_observed(context, type(error.__cause__ or error).__name__)
                 raise
+            finally:
+                self._known = None
 
     def _leave_observed(self, context: Context, reason: str) -> None:
         if self._observed is None:
@@ -477,11 +478,17 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         )
         self._known = record.write(seen, record.quiet(now) if renews else (), now, loaded, sends=sends)
 
-    def _copied(self, hook: SnowpipeHook, record: SourceRecord) -> dict[str, str]:
-        """The log by which COPY or a pipe has loaded files of the source, and when the table was created."""
-        log, table = str(record.copied.get("source_log", "")), hook.pipe_name().default_table
-        created = self.bulk_hook(table).table_created(table) if log and table else None
-        return {"source_log": log, "table_created": created or ""}
+    def _copied(self, hook: SnowpipeHook, record: SourceRecord) -> dict[str, Any]:
+        """The logs by which COPY and pipes have loaded files of it, and when the table was created."""
+        from airflow_provider_snowpipe.bulk.source_loads import SourceLoads
+
+        logs, table = record.copied.get("source_logs"), hook.pipe_name().default_table
+        if not logs or table is None:
+            return {}
+        bulk = self.bulk_hook(table)
+        if self.rebind == "restart":  # whose log may be lost
+            SourceLoads(bulk, table, self._source()[0].address, record.copied["ledgers"]).end("")
+        return {"source_logs": logs, "table_created": bulk.table_created(table) or ""}
 
     def _channels(self, source: SourceSpec) -> str:
         """What the names of its channels begin with."""

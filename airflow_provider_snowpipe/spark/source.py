@@ -263,18 +263,6 @@ class SourcePartition(Partition, Generic[PositionT]):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class KnownLoads:
-    """What Airflow knows of files that COPY or pipes have loaded of a source.
-
-    :param log: the source log that has given them, and its last entry then, as ``id/number``; empty for none
-    :param table: when the table was created, as the account writes it; empty for not known
-    """
-
-    log: str = ""
-    table: str = ""
-
-
 class Source(ABC):
     """A source as the driver sees it.
 
@@ -344,14 +332,17 @@ class Source(ABC):
         committed: Mapping[str, Offset | None],
         *,
         rebind: Rebind | None = None,
-        known: KnownLoads | None = None,
+        logs: Mapping[str, int] | None = None,
+        table: str = "",
     ) -> bool:
         """Write down what the run is to load, and refuse what has changed; before any channel is opened.
 
         :param partitions: the partitions by channel
         :param committed: the committed position of each channel, None for NULL
         :param rebind: where it is given, a new channel may have a partition that was given to another one
-        :param known: what Airflow knows of loads by COPY and pipes
+        :param logs: the source logs by which COPY and pipes have loaded files, each with its last entry; None
+            where nobody keeps them
+        :param table: when the table was created, as the account writes it; empty for not known
         :return: False where they are others now: list the partitions again
         :raises SourcePositionError: if rows that were taken have changed
         :raises SourceChangedError: if the rows were given to another channel, or that log is lost

@@ -62,11 +62,13 @@ class Binding:
     :param reading: everything that decides how its rows are numbered, or which rows it has, in words
     :param lost: how the source may have lost its own record of earlier loads, and the remedy, as sentences;
         empty where it has one
+    :param restarted: digits of source partitions whose positions mean nothing, since rows are loaded again
     """
 
     source: str
     reading: str = ""
     lost: str = ""
+    restarted: frozenset[str] = frozenset()
 
     @property
     def digest(self) -> str:
@@ -391,17 +393,12 @@ class ChannelSource:
         token, counted = status.committed, status.rows_counted
         if token is None:
             return Start(None, 0, 0, excess=counted)
-        if self._reads_bare(token):
-            position = self.positions.parse(token, channel=status.channel)
+        position, found = self._read(token, status.channel)
+        if found is None:
             return Start(position, counted, status.rows_error_count)
-        found = Checkpoint.parse(token, self.positions, channel=status.channel)
         if found.binding == self.binding.digest:
-            return Start(found.position, found.rows, found.errors, found.run, excess_of(status))
-        if self.rebind is None:
-            raise source_changed(status.channel, found, self.binding)
-        if self.rebind == "continue":
-            return Start(found.position, counted, found.errors, found.run)
-        return Start(None, counted, found.errors, found.run, restarted=counted)
+            return Start(position, found.rows, found.errors, found.run, excess_of(status))
+        return Start(position, counted, found.errors, found.run, restarted=0 if position else counted)
 
     def read(self, token: str, *, channel: str) -> Offset | None:
         """Read the position of a token; None for one of another binding where the source begins again.
@@ -409,17 +406,19 @@ class ChannelSource:
         :raises SourceChangedError: if it is another source's
         :raises OffsetTokenError: if it is not a checkpoint
         """
-        if self._reads_bare(token):
-            return self.positions.parse(token, channel=channel)
-        found = Checkpoint.parse(token, self.positions, channel=channel)
-        if found.binding == self.binding.digest or self.rebind == "continue":
-            return found.position
-        if self.rebind is None:
-            raise source_changed(channel, found, self.binding)
-        return None
+        return self._read(token, channel)[0]
 
-    def _reads_bare(self, token: str) -> bool:
-        return (self.is_bare or self.rebind == "continue") and not is_checkpoint(token)
+    def _read(self, token: str, channel: str) -> tuple[Offset | None, Checkpoint | None]:
+        """The position of a token, as :meth:`read`, and its checkpoint, None for a bare position."""
+        if (self.is_bare or self.rebind == "continue") and not is_checkpoint(token):
+            return self.positions.parse(token, channel=channel), None
+        found = Checkpoint.parse(token, self.positions, channel=channel)
+        rebind = "restart" if found.source in self.binding.restarted else self.rebind
+        if found.binding == self.binding.digest or rebind == "continue":
+            return found.position, found
+        if rebind is None:
+            raise source_changed(channel, found, self.binding)
+        return None, found
 
     def is_own(self, token: str) -> bool:
         """Return whether a token is one that the source writes, of this binding."""

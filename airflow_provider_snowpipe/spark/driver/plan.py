@@ -85,9 +85,9 @@ class JobPlan:
     :param last_checkpoints: channel and checkpoint that each source partition had last, as far as is known,
         by the digits of the checkpoint that stand for it; a channel without a token has lost it then. None
         leaves it to the source's own record
-    :param source_log: the log by which COPY or a pipe has loaded the source, and its last entry, as
-        ``id/number``; empty for none known
-    :param table_created: with that log, when the table was created, as the account writes it; empty for not
+    :param source_logs: the logs by which COPY and pipes have loaded the source, each with its last entry, as
+        far as is known
+    :param table_created: with such a log, when the table was created, as the account writes it; empty for not
         known
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
     :param is_recorded: True where whoever submits the run records each channel without a token before it gets
@@ -120,7 +120,7 @@ class JobPlan:
     on_imbalance: OnImbalance = "warn"
     local_master: str = ""
     last_checkpoints: Mapping[str, tuple[str, str]] | None = None
-    source_log: str = ""
+    source_logs: Mapping[str, int] = field(default_factory=dict)
     table_created: str = ""
     renew: tuple[str, ...] = ()
     is_recorded: bool = False
@@ -223,7 +223,7 @@ class JobPlan:
         """Read a plan."""
         data = versioned_object(text, "the plan", "plan_version", PLAN_VERSION)
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
-        skipped = frozenset(nested) | {"source", "columns", "last_checkpoints", "renew"}
+        skipped = frozenset(nested) | {"source", "columns", "last_checkpoints", "source_logs", "renew"}
         if data.get("source_name") is None:
             skipped |= {"source_name"}
         values = checked_values(cls, {"source_name": None, **data}, "plan", skip_types=skipped)

@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, fewer_files
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
 from airflow_provider_snowpipe.spark.source import (
-    KnownLoads,
     Partition,
     Source,
     SourcePartition,
@@ -157,8 +156,9 @@ class Run:
 
     def _claims(self, source: Source) -> bool:
         plan = self._plan
-        known = KnownLoads(plan.source_log, plan.table_created)
-        return source.claim(self._partitions, self._committed, rebind=plan.rebind, known=known)
+        logs, rebind = plan.source_logs if plan.is_recorded else None, plan.rebind
+        found = self._partitions, self._committed
+        return source.claim(*found, rebind=rebind, logs=logs, table=plan.table_created)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.

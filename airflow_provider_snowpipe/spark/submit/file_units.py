@@ -8,14 +8,13 @@ as loaded is asked of the load ledger, under the work that the entry names, by w
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from airflow_provider_snowpipe.bulk.ledger import LedgerName, table_state
-from airflow_provider_snowpipe.bulk.ledger_entry import GIVEN_UP, GONE, LOADED
-from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
+from airflow_provider_snowpipe.bulk.ledger_entry import GONE, LOADED
+from airflow_provider_snowpipe.bulk.other_loaders import Account
+from airflow_provider_snowpipe.bulk.source_loads import SourceLoads
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.given_load import GivenLoad
@@ -27,7 +26,6 @@ from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file, 
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, Rebind, check_balance
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    FilesGivenTwiceError,
     PartlyStreamedError,
     PipeNotFoundError,
     SourceUnavailableError,
@@ -38,7 +36,6 @@ from airflow_provider_snowpipe.streaming.ownership import LastCheckpoints, OwnCh
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.ledger import Ledger
     from airflow_provider_snowpipe.spark.source import OnDataLoss
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
     from airflow_provider_snowpipe.streaming.names import PipeName
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["FileUnits", "GivenLoad", "PartitionPosition", "SourceFile", "TableAccount"]
 
 
-class TableAccount(Protocol):
+class TableAccount(Account, Protocol):
     """What is asked of the hook of a table and its default pipe."""
 
     table: Any
@@ -62,12 +59,6 @@ class TableAccount(Protocol):
 
     def table_created(self, table: str, /) -> str | None:
         """When a table was created, None for one that is not seen."""
-
-    def load_ledger(self, table: str, name: LedgerName = None) -> AbstractContextManager[Ledger]:
-        """Sign in to the ledger of loads into a table."""
-
-    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
-        """What became of files, by a pipe where one is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +118,9 @@ class FileUnits:
 
     :param on_data_loss: ``skip`` allows that files are gone
     :param last: what earlier runs have seen of the source's channels
-    :param ledgers: names of the task's own load ledger, None for the default, and of that which Airflow knows
-    :param known_log: the log that Airflow knows, as :attr:`known_log`; empty for none
+    :param ledger: the task's own load ledger, None for the default
+    :param source_logs: the logs that have given files to COPY and pipes, as Airflow knows, with last entries
+    :param ledgers: the ledgers of these loads
     """
 
     def __init__(
@@ -142,19 +134,20 @@ class FileUnits:
         rebind: Rebind | None = None,
         last: LastCheckpoints | None = None,
         on_imbalance: OnImbalance = "warn",
-        ledgers: Sequence[str | None] = (None,),
-        known_log: str = "",
+        ledger: str | None = None,
+        source_logs: Mapping[str, int] | None = None,
+        ledgers: Sequence[tuple[str, ...]] = (),
     ) -> None:
         self._spec = spec
         self._on_imbalance = on_imbalance
         self._run, self._rebind, self._last = run, rebind, last
         self._channel_of = channel_of
         self._hook = hook
-        self._ledgers, self._known = tuple(dict.fromkeys(ledgers)), known_log
+        self._ledger, self._ledgers, self._known = ledger, ledgers, source_logs or {}
         self.may_lose = on_data_loss == "skip"
-        self._source = OpenedFiles(spec, on_data_loss)
-        self._source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
-        self._partitions = self._source.partitions()
+        self.source = OpenedFiles(spec, on_data_loss)
+        self.source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
+        self._partitions = self.source.partitions()
         self.table = str(hook.table)
 
     def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
@@ -180,7 +173,7 @@ class FileUnits:
 
     def _channels(self) -> dict[str, FilePartition]:
         """The partitions by the channels that the log gives them to, or by this task's own names."""
-        known = self._source.log.channels(self._spec.owner)
+        known = self.source.log.channels(self._spec.owner)
         return {known.get(one.name) or self._channel_of(one.name): one for one in self._partitions}
 
     def shape(self, positions: Sequence[PartitionPosition], known: Mapping[str, Any]) -> DataShape:
@@ -198,9 +191,7 @@ class FileUnits:
 
     def why_not_copy(self, positions: Sequence[PartitionPosition]) -> str | None:
         """Why COPY would make other rows than the stream of what is not in the table, None for the same."""
-        return self._why_not_copy(file for position in positions for file in position.left)
-
-    def _why_not_copy(self, files: Iterable[SourceFile]) -> str | None:
+        files = (file for position in positions for file in position.left)
         reasons = (why_not_copy_file(self._spec, file) for file in files)
         return next((why for why in reasons if why is not None), None)
 
@@ -208,10 +199,6 @@ class FileUnits:
     def takes_rows(self) -> bool:
         """True where COPY and pipes are given the stream's rows, since it would make others of the files."""
         return why_rows_are_staged(self._spec) is not None
-
-    def rows(self, load: GivenLoad, file: SourceFile) -> Iterator[bytes | memoryview]:
-        """The rows of a file that are staged in its place, as blocks of NDJSON."""
-        return self._source.rows(load, file)
 
     def compressions(self) -> set[str]:
         """How what is staged is compressed, as COPY names it."""
@@ -226,26 +213,24 @@ class FileUnits:
     @property
     def is_new(self) -> bool:
         """True where the log has no unit of this load, so that another one may be lost."""
-        return not any(one.owner == self._spec.owner for one in self._source.log.units)
+        return not any(one.owner == self._spec.owner for one in self.source.log.units)
 
     @property
-    def known_log(self) -> str:
-        """The log that has given files to COPY or pipes, and its last entry, as ``id/number``; or empty."""
-        log = self._source.log
-        return f"{log.log_id}/{log.number}" if self.loaders() else ""
+    def kept(self) -> dict[str, Any] | None:
+        """What Airflow is to keep: logs and ledgers of loads by COPY and pipes; None for no such load."""
+        if not self.loaders():
+            return None
+        log = self.source.log
+        return {"source_logs": {**self._known, log.log_id: log.number}, "ledgers": self._recorded}
 
     def loaders(self) -> set[str | None]:
         """The pipes that have loaded files of the source, or are to; None among them for COPY."""
-        units = (one for one in self._source.log.units if one.owner == self._spec.owner and one.entry)
+        units = (one for one in self.source.log.units if one.owner == self._spec.owner and one.entry)
         return {Loader.read(one.loader).pipe for one in units}
-
-    def begun(self) -> list[GivenLoad]:
-        """The loads that COPY and pipes were given, and are not known to have ended."""
-        return self._source.given()
 
     def list_again(self) -> None:
         """List the files again, after a load that had begun has ended."""
-        self._partitions = self._source.partitions()
+        self._partitions = self.source.partitions()
 
     def give(self, pipe: str | None, stage: str) -> GivenLoad | None:
         """Give all new files to COPY or a pipe; no load has begun.
@@ -269,11 +254,11 @@ class FileUnits:
                 ledger, table = self.require_log(), self.require_table()
             committed = {one.channel: one.committed for one in positions}
             loader = Loader(pipe, stage, ledger, self.takes_rows)
-            loads = self._source.give(self._channels(), committed, loader, table)
+            loads = self.source.give(self._channels(), committed, loader, table)
             if loads is not None:
                 return next(iter(loads), None)
             self.list_again()
-            if self._source.given():
+            if self.source.given():
                 break
         raise SourceUnavailableError(
             f"source {self._spec.address!r}: other loads have written the source log meanwhile. Nothing was "
@@ -286,11 +271,10 @@ class FileUnits:
         :raises SourceChangedError: as :meth:`require_log`
         :raises SourcePositionError: as :meth:`require_table`
         """
-        log, (one, _, last) = self._source.log, self._known.partition("/")
-        is_there = one == log.log_id and int(last) <= log.number
-        if one and not is_there and one not in log.replaced_logs(self._spec.owner):
+        is_unknown = self.loaders() and self.source.log.log_id not in self._known
+        if is_unknown or self.source.other_logs(self._known):
             self.require_log()
-        if one or self.loaders():
+        if self._known or self.loaders():
             self.require_table()
 
     def require_log(self) -> tuple[str, ...]:
@@ -300,50 +284,22 @@ class FileUnits:
         :raises SourceChangedError: if there is one, unless all is to be loaded again
         :raises FilesGivenTwiceError: if a pipe may still load files of it
         """
-        log, last, is_empty = self._source.log, dict[str, int](), True
-        names, loads = list[tuple[str, ...]](), list[tuple[str, str, int]]()
-        if self._known:
-            last[self._known.partition("/")[0]] = int(self._known.partition("/")[2])
-        for name in self._ledgers:
-            with self._hook.load_ledger(self.table, name) as ledger:
-                names.append(ledger.name)
-                loads += (found := ledger.logs(self._source.path, log.log_id))
-                is_empty = is_empty and bool(found) and table_state(ledger.run, ledger.target).rows == 0
-        for one, _, entry in loads:
-            last[one] = max(last.get(one, 0), entry)
-        is_over = all(state == LOADED for one, state, _ in loads if one != log.log_id)
-        restarts = self._rebind == "restart" or (is_over and is_empty)
-        if lost := self._source.lost_logs(last, "the ledger", restarts=restarts):
-            for name in self._ledgers:
-                with self._hook.load_ledger(self.table, name) as ledger:
-                    self._end_loads(ledger, lost)
-            self._source.replace_logs(lost)
+        log, loads = self.source.log.log_id, self._loads()
+        own, known = loads.logs(log, self._known)
+        if lost := self.source.lost_logs(known, "the ledger", self._rebind):
+            loads.end(log)
+            self.source.replace_logs(lost)
             self.list_again()
-        return names[0]
+        return own
 
-    def _end_loads(self, ledger: Ledger, lost: Collection[str]) -> None:
-        """Give up what COPY was given by lost logs and has not loaded, for the files are loaded again.
+    @property
+    def _recorded(self) -> tuple[tuple[str, ...], ...]:
+        """The ledgers of loads that Airflow knows or the log names."""
+        given = (Loader.read(one.loader).ledger for one in self.source.log.units if one.entry)
+        return tuple(dict.fromkeys((*self._ledgers, *given)))
 
-        :raises FilesGivenTwiceError: if a pipe may still load one
-        """
-        schema = f"{'.'.join(ledger.target[:2])}."
-        for log, entry in ledger.of_source(self._source.path):
-            if log not in lost or entry.state == LOADED:
-                continue
-            if entry.loader is None:
-                ledger.change(entry, replace(entry, state=GIVEN_UP))
-                continue
-            paths, pipe = [one.path for one in entry.files], entry.loader.removeprefix(schema)
-            ended = {one.path for one in self._hook.loads_of(self.table, paths, pipe) if one.status in FINAL}
-            if waiting := tuple(one for one in paths if one not in ended):
-                raise FilesGivenTwiceError(
-                    f"pipe {entry.loader} was given {len(waiting):,} files by a lost source log, such "
-                    f"as {waiting[0]!r}, and may still load them. Nothing was loaded: run again when it "
-                    f"has loaded them; or set STATE to 'given up' where WORK is {entry.work!r} in the ledger "
-                    f"{'.'.join(ledger.name)} if it never will",
-                    files=waiting,
-                    may_pass=True,
-                )
+    def _loads(self) -> SourceLoads:
+        return SourceLoads(self._hook, self.table, self._spec.address, (self._ledger, *self._recorded))
 
     def require_table(self) -> str:
         """Refuse another table than that of earlier loads by COPY and pipes.
@@ -351,30 +307,19 @@ class FileUnits:
         :return: when it was created, empty for not known
         :raises SourcePositionError: if there is another one, without ``rebind``
         """
-        log, now = self._source.log, self._hook.table_created(self.table) or ""
-        if not self._source.is_in_another(now, self._rebind):
+        now = self._hook.table_created(self.table) or ""
+        if not self.source.is_in_another(now, self._rebind):
             return now
         lost = None
         if self._rebind == "restart":
             channels = self._channels()
             tokens = self._hook.channel_statuses(list(channels))
             lost = [one.name for name, one in channels.items() if tokens[name].committed is None]
-        own = {one.loader for one in log.units if one.entry and one.owner == self._spec.owner}
-        for name in dict.fromkeys((*self._ledgers, *(Loader.read(one).ledger for one in own))):
-            with self._hook.load_ledger(self.table, name) as ledger:
-                ledger.replace_table(log.log_id, LOADED if lost is None else GONE)
-        self._source.replace_table(now, lost)
+        for ledger in self._loads().each():
+            ledger.replace_table(self.source.log.log_id, LOADED if lost is None else GONE)
+        self.source.replace_table(now, lost)
         self.list_again()
         return now
-
-    def require_written(self) -> None:
-        """Refuse another log in place of the one that has given files.
-
-        A load asks when it is in the ledger: whoever loads the files of a lost log again finds it there.
-
-        :raises SourceChangedError: if there is one
-        """
-        self._source.require_written()
 
     def end(self, given: GivenLoad, loaded: Mapping[str, int], given_up: Collection[str] = ()) -> None:
         """Write into the log which files of a load are in the table, and which ones never will be.
@@ -382,13 +327,9 @@ class FileUnits:
         :param loaded: the rows of each, by path
         """
         numbers = {path: one.number for (one, _), path in zip(given.units, given.paths, strict=True)}
-        self._source.end(
+        self.source.end(
             {numbers[path]: rows for path, rows in loaded.items()}, {numbers[one] for one in given_up}
         )
-
-    def clean_up(self) -> None:
-        """Archive or delete the files that are loaded, as the source says."""
-        self._source.end({}, ())
 
     def _channel_source(self, partition: FilePartition) -> ChannelSource:
         return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)
@@ -399,12 +340,12 @@ class FileUnits:
         check_balance(status.channel, start.excess, self._on_imbalance)
         committed = None if start.position is None else cast(UnitOffset, start.position)
         partition.check(committed)
-        done, taken = {*group.gone, *group.replaced, *group.committed}, self._source.log.last_unit
+        done, taken = {*group.gone, *group.replaced, *group.committed}, self.source.log.last_unit
         left = [file for file in group.files if _is_behind(file, committed) and file.unit not in done]
         resume_at = None if committed is None else partition.resume(committed)
         begun = None if resume_at is None else next(partition.blocks(resume_at, BatchLimits()), None)
         has_rest = begun is not None and begun[0].unit == committed_unit(committed) and begun[0] not in left
-        grows = self._source.last_growing.get(group.partition)
+        grows = self.source.last_growing.get(group.partition)
         waits = [one for one in left if one.name == grows and one.unit > taken]
         return PartitionPosition(
             group.partition,

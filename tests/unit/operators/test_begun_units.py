@@ -11,11 +11,13 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
+from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
 from tests.airflow_version import AIRFLOW
-from tests.fake_account import AFTER, BEFORE, Pipe
+from tests.fake_account import AFTER, BEFORE, Pipe, StatementError
 from tests.loaded_folder import variables
 from tests.unit.operators.account_in_task import task_context
 from tests.unit.operators.unit_load import BY_NAME, PIPE, PIPE_COPY, STAGE, A, Load, MakeLoad, Patch, begun
@@ -28,9 +30,7 @@ class TestCrashes:
 
     @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
     @pytest.mark.parametrize(("path", "run"), [("copy", "r1"), ("copy", "r2"), ("pipe", "r1")])
-    def test_the_next_load_leaves_each_row_once(
-        self, any_load: MakeLoad, path: str, run: str, step: int
-    ) -> None:
+    def test_the_next_load_leaves_rows_once(self, any_load: MakeLoad, path: str, run: str, step: int) -> None:
         """Each call is a point of a crash; another run begins with another one of them."""
         undisturbed = begun(any_load("0", path))
         undisturbed.run()
@@ -62,10 +62,12 @@ class TestCrashes:
         later = load.write("a", "4.ndjson")
         operator = load.operator(path="stream")
         with pytest.raises(errors.SourceUnavailableError, match="SnowpipeLoadOperator"):
-            operator.units()._source.claim({}, {})
+            operator.units().source.claim({}, {})
         operator._file_loading(task_context("r2", 1, load.began)).finish(operator.units())
         assert sorted(load.account.rows + later) == sorted(load.written)
         assert "a/4.ndjson" not in load.states
+        with pytest.raises(errors.SourceChangedError, match="SnowpipeLoadOperator"):
+            operator.units().source.claim({}, {}, logs={})
 
 
 class TestBegun:
@@ -92,11 +94,9 @@ class TestBegun:
         assert load.positions == {A: "1.ndjson:3"}
 
     @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
-    def test_of_another_folder_is_finished_by_its_own_task(
-        self, load: Load, tmp_path_factory: pytest.TempPathFactory, rebind: str | None
-    ) -> None:
+    def test_of_another_folder_is_finished_by_its_own_task(self, load: Load, rebind: str | None) -> None:
         load.crash("submit", BEFORE)
-        copied = Path(shutil.copytree(load.folder, tmp_path_factory.mktemp("copied") / "copied"))
+        copied = Path(shutil.copytree(load.folder, load.folder.with_name("elsewhere")))
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run("r2", source={"path": str(copied)}, rebind=rebind)
         load.run("r3")
@@ -181,39 +181,46 @@ class TestBegun:
         load.run("r2")
         load.assert_every_row_is_there_once()
 
-    def test_it_is_ended_by_the_ledger_of_its_own_where_another_task_has_another_one(
-        self, load: Load
-    ) -> None:
+    def test_it_is_ended_by_its_own_ledger_where_another_task_has_another(self, load: Load) -> None:
         load.crash("submit", AFTER)
         load.account._copied.clear()
+        load.account.fault("LEDGER", BEFORE, StatementError(3001, "Insufficient privileges"), 2)
+        with pytest.raises(AirflowFailException, match=r"SNOWPIPE_LOADS.*GRANT SELECT, INSERT, UPDATE"):
+            load.run("r2", ledger_table="OTHER")
         load.run("r2", ledger_table="OTHER")
-        load.assert_every_row_is_there_once()
-
-    def test_of_a_lost_log_it_is_given_up_by_the_restart(self, any_load: MakeLoad) -> None:
-        """The first worker has planned its COPY, and goes on when another one has loaded all again."""
-        load = any_load("lost", "copy")
-        load.write("a", "1.ndjson")
-
-        def restart() -> None:
-            shutil.rmtree(load.folder / LOG_FOLDER)
-            load.run("r2", rebind="restart")
-
-        load.account.meanwhile("submit", BEFORE, restart)
-        with pytest.raises(AirflowFailException, match="SourceChangedError"):
-            load.run()
         load.assert_every_row_is_there_once()
 
     def test_of_a_dead_worker_its_log_is_on_record(self, load: Load, variables: dict[str, str]) -> None:
         load.crash("submit", AFTER)
-        known = load.operator().units().known_log
+        (log,) = load.operator().units().kept["source_logs"]
         for _ in range(2):
-            assert any(known in text for text in variables.values())
+            assert any(log in text for text in variables.values())
             variables.clear()
             load.run("r2")
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        load.run("r3", rebind="restart")
+        assert any(log in text for text in variables.values()), "loads of other files were by it"
 
+    @pytest.mark.usefixtures("variables")
+    def test_a_stream_of_all_files_ends_that_of_a_lost_log(self, load: Load, set_connection: Any) -> None:
+        set_connection("spark_default", conn_type="spark", host="yarn")
+        rows, load.account.holds = list(load.account.rows), True
+        with pytest.raises(TaskDeferred):
+            load.run(deferrable=True, ledger_table="OTHER")
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        source = {"path": f"{load.folder}/../{load.folder.name}/"}
+        given = {"task_id": "s", "source_name": "s", "channel_prefix": "p", "snowflake_conn_id": "account"}
+        stream = SnowpipeStreamOperator(table="T", source=source, rebind="restart", **given)
+        stream.spark_binary = "false"
+        with pytest.raises(AirflowException):
+            stream.execute(task_context())
+        load.account.finish()
+        assert load.account.rows == rows
+
+    @pytest.mark.parametrize("empties", [False, True])
     @pytest.mark.parametrize(("call", "when"), [("submit", AFTER), ("submit", BEFORE), ("PUT", BEFORE)])
     def test_by_a_worker_of_a_lost_log_the_new_one_gets_no_word(
-        self, any_load: MakeLoad, call: str, when: str
+        self, any_load: MakeLoad, call: str, when: str, empties: bool
     ) -> None:
         """It has loaded its file, or is given up, and then would write what became of its first unit."""
         load = any_load("lost", "copy")
@@ -222,28 +229,22 @@ class TestBegun:
         def restart() -> None:
             shutil.rmtree(load.folder / LOG_FOLDER)
             load.write("a", "1.ndjson")  # which is the first unit now
-            load.crash("PUT", BEFORE, run="r2", rebind="restart")
+            if not empties:
+                return load.crash("PUT", BEFORE, run="r2", rebind="restart")
+            for one in (load.account.rows, load.account.history, load.account._copied):
+                one.clear()
+            load.run("r2", rebind="restart")
 
         load.account.meanwhile(call, when, restart)
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run()
         load.run("r3")
-        once = when == BEFORE  # otherwise a restart loads again what is in the table
+        once = when == BEFORE or empties  # otherwise a restart loads again what is in the table
         assert sorted(load.account.rows) == sorted([*load.written, *([] if once else load.written[:2])])
-
-    def test_by_a_lost_log_it_is_not_begun_again(self, load: Load) -> None:
-        load.account.rows.clear()
-        load.crash("submit", BEFORE)
-        shutil.rmtree(load.folder / LOG_FOLDER)
-        load.stands(A, None)
-        with pytest.raises(AirflowFailException, match="SourceChangedError"):
-            load.run("r2")
 
     @pytest.mark.parametrize("ended", [False, True])
     @pytest.mark.parametrize("path", ["copy", "stream"])
-    def test_the_author_says_whether_a_replaced_table_has_it(
-        self, any_load: MakeLoad, ended: bool, path: str
-    ) -> None:
+    def test_a_new_table_has_it_as_the_author_says(self, any_load: MakeLoad, ended: bool, path: str) -> None:
         for rebind in ("continue", "restart"):
             load = any_load(f"{rebind}", "copy")
             for partition, name in (("a", "2.ndjson"), ("a", "3.ndjson"), ("b", "1.ndjson")):
@@ -385,6 +386,23 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert piped.states["a/3.ndjson"] == "pipe P"
 
+    @pytest.mark.usefixtures("variables")
+    def test_a_file_that_failed_in_it_is_new_to_a_log_that_is_made_again(self, any_load: MakeLoad) -> None:
+        load = any_load("lost", "pipe")
+        load.write("a", "1.ndjson")
+        load.append("a/2.ndjson", "bad\n")
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
+            load.run()
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        words = f"files rebuild {load.folder} --conn-id account --table T -y"
+        given = parser().parse_args(words.split())
+        given.func(given)
+        assert load.states == {"a/1.ndjson": "pipe P"}
+        (load.folder / "a/2.ndjson").write_text("")
+        load.write("a", "2.ndjson")
+        load.run("r2")
+        load.assert_every_row_is_there_once()
+
     def test_what_it_has_forgotten_is_not_guessed(self, piped: Load, monkeypatch: Patch) -> None:
         piped.crash("insertFiles", AFTER)
         (entry,) = piped.account.ledger.rows
@@ -399,10 +417,16 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert piped.states["a/3.ndjson"] == "pipe P"
 
+    def test_what_it_was_given_long_ago_is_loaded_again(self, piped: Load, monkeypatch: Patch) -> None:
+        piped.account.holds = True
+        piped.crash("insertFiles", AFTER)
+        shutil.rmtree(piped.folder / LOG_FOLDER)
+        piped.account.holds, forgets = False, "airflow_provider_snowpipe.bulk.source_loads.REMEMBERED"
+        monkeypatch.setattr(forgets, dt.timedelta())
+        assert piped.run("r3", path="copy", rebind="restart")["rows_loaded"] == len(piped.written)
+
     @pytest.mark.parametrize("holds", [False, True])
-    def test_what_a_dropped_pipe_has_not_loaded_is_decided_by_the_ledger(
-        self, piped: Load, holds: bool
-    ) -> None:
+    def test_what_a_dropped_pipe_has_not_loaded_the_ledger_decides(self, piped: Load, holds: bool) -> None:
         piped.account.holds = holds
         piped.crash("insertFiles", AFTER)
         piped.account.holds = False
@@ -456,9 +480,7 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert (done["rows_loaded"], piped.states["a/3.ndjson"]) == (6, "pipe P")
 
-    def test_a_wait_that_takes_too_long_names_the_files_and_another_failure_is_left_alone(
-        self, piped: Load
-    ) -> None:
+    def test_a_wait_that_takes_too_long_names_the_files_and_no_other_failure(self, piped: Load) -> None:
         operator, context, _ = self.waiting(piped)
         late = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
         for words in (late, "Trigger failure"):
@@ -466,9 +488,7 @@ class TestPipe:
                 operator.resume_execution("__fail__", {"error": words}, context)
             assert ("FilesNotLoadedError" in str(raised.value)) == (words == late)
 
-    def test_the_worker_waits_for_all_where_an_interrupted_load_comes_first(
-        self, piped: Load, monkeypatch: Patch
-    ) -> None:
+    def test_the_worker_waits_for_all_behind_a_begun_load(self, piped: Load, monkeypatch: Patch) -> None:
         """A task that comes back knows only of the load that it had left for."""
         piped.path, account = "copy", piped.account
         piped.crash("submit", BEFORE)

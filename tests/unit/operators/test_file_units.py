@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER
 from airflow_provider_snowpipe.streaming import errors
 from tests.fake_account import AFTER, BEFORE
 from tests.unit.operators.account_in_task import task_context
-from tests.unit.operators.unit_load import PIPE, PIPE_COPY, STAGE, A, Load, MakeLoad
+from tests.unit.operators.unit_load import PIPE, PIPE_COPY, STAGE, A, B, Load, MakeLoad
 
 
 class TestLoad:
@@ -132,11 +132,9 @@ class TestTokens:
                 load.run()
             assert (load.account.rows, load.positions) == ([], {A: token})
 
-    def test_of_the_channel_that_the_log_names_counts_for_a_renamed_dag(
-        self, load: Load, files: list[str]
-    ) -> None:
+    def test_that_of_the_logs_channel_counts_for_a_renamed_dag(self, load: Load, files: list[str]) -> None:
         units = load.operator(path="stream").units()
-        assert units._source.claim(units._channels(), {A: None})
+        assert units.source.claim(units._channels(), {A: None})
         for token, refused in ((None, True), ("2.ndjson:1", True), ("2.ndjson:2", False)):
             load.stands(A, token)
             load.account.rows = list(files)
@@ -147,11 +145,9 @@ class TestTokens:
         load.run(channel_prefix="renamed")
         load.assert_every_row_is_there_once()
 
-    def test_a_folder_that_was_moved_with_its_log_goes_on_and_one_without_it_is_refused(
-        self, load: Load, files: list[str], tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
+    def test_a_folder_moved_without_its_log_is_refused(self, load: Load, files: list[str]) -> None:
         load.stream(A, "2.ndjson:2", *files)
-        load.folder = load.folder.rename(tmp_path_factory.mktemp("moved") / "moved")
+        load.folder = load.folder.rename(load.folder.with_name("moved"))
         load.write("a", "3.ndjson")
         load.run()
         load.assert_every_row_is_there_once()
@@ -161,25 +157,22 @@ class TestTokens:
         load.assert_every_row_is_there_once()
 
     @pytest.mark.parametrize("path", ["copy", "stream"])
-    def test_files_without_their_log_are_refused_until_all_are_to_be_loaded_again(
-        self, load: Load, files: list[str], path: str
-    ) -> None:
+    def test_files_without_their_log_are_refused_until_all_load_again(self, load: Load, path: str) -> None:
         load.run()
+        load.stream(B, "1.ndjson:2", *load.write("b", "1.ndjson"))
         shutil.rmtree(load.folder / LOG_FOLDER)
         for prefix, rebind in (("p", None), ("renamed", None), ("renamed", "continue")):
             with pytest.raises(AirflowFailException, match=r"SourceChangedError.*files rebuild"):
                 load.run("r2", path=path, channel_prefix=prefix, rebind=rebind)
-        assert (load.account.rows, load.states) == (files, {})
+        assert (load.account.rows, load.states) == (load.written, {})
         if path == "stream":
             load.operator(path=path, rebind="restart").units().require_log()
         else:
             load.run("r3", rebind="restart")
         load.run("r4")
-        assert load.account.rows == files * 2
+        assert load.account.rows == load.written * 2
 
-    def test_an_earlier_state_of_the_log_is_refused(
-        self, load: Load, files: list[str], tmp_path: Path
-    ) -> None:
+    def test_an_earlier_state_of_the_log_is_refused(self, load: Load, tmp_path: Path) -> None:
         load.write("b", "1.ndjson")
         load.run()
         shutil.copytree(load.folder / LOG_FOLDER, tmp_path / "kept")
@@ -191,30 +184,16 @@ class TestTokens:
             load.run("r3")
         load.assert_every_row_is_there_once()
 
-    def test_a_table_that_was_emptied_is_loaded_by_a_new_log(self, load: Load, files: list[str]) -> None:
-        load.run()
-        shutil.rmtree(load.folder / LOG_FOLDER)
-        load.account.rows.clear()
-        load.account._copied.clear()
-        load.run("r2")
-        load.assert_every_row_is_there_once()
 
-
-class TestLateFiles:
-    """What comes late, whatever its name is, is loaded by whoever comes next."""
-
-    @pytest.fixture(autouse=True)
-    def loaded(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        load.write("a", "3.ndjson")
-        load.run()
-
-    def test_a_copied_file_that_has_grown_is_finished_by_the_stream(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        with pytest.raises(AirflowFailException, match=r"PartlyStreamedError.*path='stream'"):
-            load.run("r2")
-        path, why = load.operator(path="auto")._choice({"backfill": True}).path()
-        assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
+def test_a_copied_file_that_has_grown_is_finished_by_the_stream(load: Load) -> None:
+    for name, run in (("2.ndjson", "r1"), ("3.ndjson", "r2")):
+        load.write("a", name)
+        load.run(run)
+    load.write("a", "2.ndjson")
+    with pytest.raises(AirflowFailException, match=r"PartlyStreamedError.*path='stream'"):
+        load.run("r3")
+    path, why = load.operator(path="auto")._choice({"backfill": True}).path()
+    assert (path, "has grown" in str(why)) == (LoadPath.STREAM, True)
 
 
 @pytest.mark.parametrize("path", ["copy", "pipe"])

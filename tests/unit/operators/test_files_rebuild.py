@@ -158,16 +158,16 @@ def test_what_copy_has_loaded_is_known_to_the_new_log(new, metadata):
     load.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
     load.run()
 
-    def copy():
+    def copy(ledger=None):
         task = SnowpipeLoadOperator(
             task_id="copy", source=load.source().as_json(), path="copy", table=load.table,
-            channel_prefix="d", snowflake_conn_id=load.conn_id,
+            channel_prefix="d", snowflake_conn_id=load.conn_id, ledger_table=ledger,
         )  # fmt: skip
         task.execute(task_context())
 
-    for name in ("a/0.ndjson", "c/1.ndjson"):
+    for name, ledger in (("a/0.ndjson", None), ("c/1.ndjson", f"{load.table}_LOADS")):
         load.write(name)
-    copy()
+        copy(ledger)
     for change, undo, words in CHANGES if metadata else ():
         load.sql(change)
         assert [words in one for one in load.audit("rows")].count(True) == 1

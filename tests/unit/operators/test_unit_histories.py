@@ -125,7 +125,7 @@ class Histories(stateful.RuleBasedStateMachine):
         """Do what the load operator and the Spark driver do on the way of a stream."""
         operator, channels = self.load.operator(path="stream"), self.load.channels
         units = operator.units()
-        if units.begun():
+        if units.source.given():
             operator._file_loading(task_context(f"r{next(self.runs)}")).finish(units)
         spec = operator.source_files()
         assert spec is not None

@@ -254,6 +254,8 @@ def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
     others = [SourceRecord.read(TARGET, one).key for one in queries]
     keys = [SourceRecord.read(pipe, spec).key for pipe in (TARGET, f"{TARGET}2")] + others
     assert len(set(keys)) == 4, (keys, "the same query with other spaces is the same")
+    assert len({SourceRecord.read(TARGET, FileSource(path=one)).key for one in ("/data", "/d/../data/")}) == 1
+    assert FileSource(path="s3a://b/in/").address == FileSource(path="s3://b/in").address
 
 
 class TestLocalMaster:

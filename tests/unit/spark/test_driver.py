@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.source import Behind, KnownLoads, SourceSecrets
+from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
@@ -226,10 +226,10 @@ class TestPrepare:
         source, secrets = opens(asked_source(P, Q)), SourceSecrets({"password": "x"})
         monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
         stands(snowpipe, "job_src_p", "3")
-        plan = replace(PLAN, on_data_loss="skip", source_log="log/7", table_created="2026")
+        plan = replace(PLAN, on_data_loss="skip", source_logs={"log": 7}, table_created="2026")
 
         Run(plan, snowpipe.client()).prepare()
-        Run(replace(plan, rebind="continue"), snowpipe.client(), object, secrets).prepare()
+        Run(replace(plan, rebind="continue", is_recorded=True), snowpipe.client(), object, secrets).prepare()
 
         assert opens.given == [(plan.source, "skip", one) for one in (SourceSecrets(), secrets)]
         starts = [given.args[0] for given in source.with_spark.call_args_list]
@@ -237,9 +237,10 @@ class TestPrepare:
         assert source.for_target.call_args == call(PIPE.address(URL), run=plan.run_mark)
         committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
         assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
-        known = KnownLoads("log/7", "2026")
-        rebinds = [{"rebind": one, "known": known} for one in (None, "continue")]
-        assert [given.kwargs for given in source.claim.call_args_list] == rebinds
+        logs = {"rebind": None, "logs": None}, {"rebind": "continue", "logs": {"log": 7}}
+        assert [given.kwargs for given in source.claim.call_args_list] == [
+            {**one, "table": "2026"} for one in logs
+        ]
 
     @pytest.mark.parametrize("skip", range(5))
     def test_rejected_rows_of_a_taken_over_channel_are_logged_first(self, snowpipe, make_run, caplog, skip):

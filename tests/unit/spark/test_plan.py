@@ -53,7 +53,7 @@ def test_every_field_of_a_plan_comes_back():
         unknown_columns="warn", on_data_loss="skip", wait_for_commit=False, commit_timeout=5.0,
         sdk_profile="/sdk.json", run="r1", rebind="restart", on_imbalance="fail",
         last_checkpoints={"9c0f6a2d41": ("c", "t")}, renew=("c",), local_master="local",
-        source_log="l/3", table_created="t", is_recorded=True,
+        source_logs={"l": 3}, table_created="t", is_recorded=True,
     )  # fmt: skip
     unset = {one.name for one in fields(plan) if getattr(plan, one.name) == one.default}
     assert unset == {"check_rows", "credentials_variable", "credentials_from"}, "do not go with the others"

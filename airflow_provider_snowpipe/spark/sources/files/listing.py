@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -103,10 +102,16 @@ def _check_partition(partition: str) -> None:
         ) from None
 
 
-def binding_of(spec: FileSource, log_id: str, partition: str, lost: str = "") -> Binding:
-    """What positions in a partition of a source log mean."""
+def binding_of(
+    spec: FileSource, log_id: str, partition: str, lost: str = "", restarted: Collection[str] = ()
+) -> Binding:
+    """What positions in a partition of a source log mean.
+
+    :param restarted: the ids of lost logs, whose files were to be loaded again
+    """
     whose = f"{spec.owner} of the source log {log_id}, partition {partition!r}"
-    return Binding(whose, spec.form.numbering, lost)
+    before = frozenset(binding_of(spec, one, partition).source_digest for one in restarted)
+    return Binding(whose, spec.form.numbering, lost, before)
 
 
 def given_to_channels(
@@ -138,11 +143,6 @@ def given_to_channels(
     return rows
 
 
-def canonical_path(path: str) -> str:
-    """The path of a source as its log names it."""
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
-
-
 def paths_above(path: str) -> list[str]:
     """The folders that a path is in, up to the bucket's URL or the file system's root."""
     if not is_url(path):
@@ -158,7 +158,7 @@ def log_store(spec: FileSource, target: str, secrets: SourceSecrets, path: str |
     :param target: the account and the pipe; each has a log of its own
     :param path: another path of the source, None for that of the spec
     """
-    path = path or canonical_path(spec.path)
+    path = path or spec.address
     key = target
     if spec.log_path is None:
         parent = storage_of(path, secrets).below(LOG_FOLDER)

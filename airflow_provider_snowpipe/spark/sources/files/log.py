@@ -20,7 +20,9 @@ from typing import Any, Literal
 
 from arro3.core import Array, DataType, Field, Schema, Table
 
-Event = Literal["unit", "channel", "committed", "archived", "deleted", "given up", "replaces", "table"]
+Event = Literal[
+    "unit", "channel", "committed", "archived", "deleted", "given up", "replaces", "restarts", "table"
+]
 NO_ROWS = -1
 
 
@@ -149,11 +151,15 @@ class SourceLog:
 
     def replaced_logs(self, owner: str) -> list[str]:
         """The ids of lost logs that this one replaces."""
-        return self._named("replaces", owner)
+        return [*self._named("replaces", owner), *self.restarted_logs(owner)]
+
+    def restarted_logs(self, owner: str) -> list[str]:
+        """Those among them whose files were to be loaded again, so that their positions mean nothing."""
+        return self._named("restarts", owner)
 
     def _named(self, event: Event, owner: str) -> list[str]:
         rows = self._rows("event", "owner", "name")
-        return [name for kind, whose, name in rows if (kind, whose) == (event, owner)]
+        return [name for kind, whose, name in rows if kind == event and whose in ("", owner)]
 
     def channels(self, owner: str) -> dict[str, str]:
         """The channel that each partition of a load was given to last."""

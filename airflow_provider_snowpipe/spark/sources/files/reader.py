@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import cached_property
 from uuid import uuid4
 
-from airflow_provider_snowpipe.spark.source import KnownLoads, OnDataLoss, Partition, Source, SourceSecrets
+from airflow_provider_snowpipe.spark.source import OnDataLoss, Partition, Source, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.given_load import GivenLoad
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
-    canonical_path,
     found_files,
     given_to_channels,
     log_store,
@@ -54,8 +53,6 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 log = logging.getLogger(__name__)
-
-
 _LISTS_AT_ONCE = 16
 
 
@@ -113,11 +110,6 @@ class FileSource(Source):
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
         contents = FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
-
-    @property
-    def path(self) -> str:
-        """The source's path, in the one form that names it."""
-        return canonical_path(self._spec.path)
 
     @property
     def log(self) -> SourceLog:
@@ -198,7 +190,7 @@ class FileSource(Source):
                 groups.setdefault(one.partition, []).append(file)
                 if is_other or is_gone:
                     (replaced if is_other else gone).setdefault(one.partition, set()).add(one.number)
-        last, why_lost = self._log.last_unit, ""
+        last, why_lost, restarted = self._log.last_unit, "", self._log.restarted_logs(spec.owner)
         if self._target and not self._log.number:
             why_lost = (
                 f"The source log in {self._store().storage.root!r} has no entry; if it was lost, `airflow "
@@ -215,7 +207,7 @@ class FileSource(Source):
             if files and is_over and partition not in unread:
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own, tuple(given.get(partition, ())))
-            binding = binding_of(spec, self._log.log_id, partition, why_lost)
+            binding = binding_of(spec, self._log.log_id, partition, why_lost, restarted)
             yield FilePartition(partition, group, spec, self._on_data_loss, binding, last, self.run, self._at)
 
     def claim(
@@ -224,7 +216,8 @@ class FileSource(Source):
         committed: Mapping[str, Offset | None],
         *,
         rebind: Rebind | None = None,
-        known: KnownLoads | None = None,
+        logs: Mapping[str, int] | None = None,
+        table: str = "",
     ) -> bool:
         """Write the new units and their channels into the log; refuse files that have changed.
 
@@ -233,17 +226,22 @@ class FileSource(Source):
         :raises SourceUnavailableError: if COPY or a pipe was given files and is not known to have loaded them
         """
         if self._writes and (given := self.given()):
-            raise _given_error(self._spec, given[0])
+            one, names = given[0], [one.name for one, _ in given[0].units]
+            raise SourceUnavailableError(
+                f"source path {self._spec.path!r}: {one.loader} was given {len(names):,} files at "
+                f"{one.since:%Y-%m-%d %H:%M %Z}, such as {names[0]!r}, and is not known to have loaded them. "
+                "Nothing was sent: run the SnowpipeLoadOperator task of this path, which ends that load first"
+            )
         corrected = self._corrected(partitions, committed)
         if not self._writes:
             return True
-        if known is not None and known.log:
-            lost, _, last = known.log.partition("/")
-            if self.lost_logs({lost: int(last)}, "Airflow", restarts=rebind == "restart"):
-                return self.replace_logs([lost])
-            if self.is_in_another(known.table, rebind):
+        if logs is not None:
+            self._require_recorded(logs)
+            if lost := self.lost_logs(logs, "Airflow", rebind):
+                return self.replace_logs(lost)
+            if self.is_in_another(table, rebind):
                 new = [one.name for channel, one in partitions.items() if committed[channel] is None]
-                return self.replace_table(known.table, new if rebind == "restart" else None)
+                return self.replace_table(table, new if rebind == "restart" else None)
         if corrected:
             return self._correct(corrected)
         rows = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebind is not None)
@@ -290,7 +288,7 @@ class FileSource(Source):
             own = [(one, *self._given[one.number]) for one in units if one.number in self._given]
             loads.append(
                 GivenLoad(
-                    self.path,
+                    self._spec.address,
                     self._log.log_id,
                     entry,
                     Loader.read(units[0].loader),
@@ -324,24 +322,19 @@ class FileSource(Source):
         partitions = {one.partition for one in self._new} if self._spec.form.growing else set()
         return last_files(self._found, partitions)
 
-    def lost_logs(self, known: Mapping[str, int], whose: str, *, restarts: bool) -> list[str]:
+    def lost_logs(self, known: Mapping[str, int], whose: str, rebind: Rebind | None) -> list[str]:
         """The ids of other logs than this one by which COPY and pipes were given files of the source.
 
         :param known: the last entry of each that is known, by the ids
         :param whose: who knows them
-        :param restarts: True where all files are to be loaded again
-        :raises SourceChangedError: if there is one; or if this one is an earlier state of itself
+        :raises SourceChangedError: if there is one, unless all files are to be loaded again; or if this one
+            is an earlier state of itself
         """
-        own, replaced = self._log.log_id, self._log.replaced_logs(self._spec.owner)
-        if (number := self._log.number) < known.get(own, 0):
-            number = self._store().read().number  # somebody may have written it meanwhile
-        others = {
-            one: last for one, last in known.items() if (last > number if one == own else one not in replaced)
-        }
-        if not others or (restarts and own not in others):
+        others, own = self.other_logs(known), self._log.log_id
+        if not others or (rebind == "restart" and own not in others):
             return list(others)
         other = own if own in others else next(iter(others))
-        what = f"an earlier state of it, of entry {number}," if other == own else "another log"
+        what = f"an earlier state of it, of entry {self._log.number}," if other == own else "another log"
         root = self._store().storage.root
         raise SourceChangedError(
             f"{whose} has files of source path {self._spec.path!r} as given to COPY or a pipe up to entry "
@@ -351,11 +344,28 @@ class FileSource(Source):
             "all files again"
         )
 
+    def other_logs(self, known: Mapping[str, int]) -> dict[str, int]:
+        """The last entries of known logs that this one is not, or is an earlier state of."""
+        own, number, replaced = self._log.log_id, self._log.number, self._log.replaced_logs(self._spec.owner)
+        if number < known.get(own, 0):
+            number = self._store().read().number  # somebody may have written it meanwhile
+        return {one: n for one, n in known.items() if (n > number if one == own else one not in replaced)}
+
     def replace_logs(self, lost: Iterable[str]) -> bool:
         """Write that this log is in the place of lost ones; False, since it has to be listed again then."""
         owner = self._spec.owner
-        self._append([{"event": "replaces", "number": 0, "owner": owner, "name": one} for one in lost])
+        self._append([{"event": "restarts", "number": 0, "owner": owner, "name": one} for one in lost])
         return False
+
+    def _require_recorded(self, known: Mapping[str, int]) -> None:
+        """Refuse a log by which COPY or a pipe was given files, of which Airflow knows nothing."""
+        own, units = self._log.log_id, self._log.units
+        if own not in known and any(one.entry and one.owner == self._spec.owner for one in units):
+            raise SourceChangedError(
+                f"COPY or a pipe was given files of source path {self._spec.path!r} by source log {own!r}, "
+                "and Airflow has no record of that: an earlier state of it would load rows twice. Nothing "
+                "was loaded. Run SnowpipeLoadOperator for this path, which asks the load ledger"
+            )
 
     def is_in_another(self, created: str, rebind: Rebind | None) -> bool:
         """True where COPY and pipes have loaded files into another table than there is now.
@@ -368,9 +378,9 @@ class FileSource(Source):
             return False
         if rebind is None:
             raise SourcePositionError(
-                f"the table was replaced, and COPY or a pipe has loaded files of source path {self.path!r} "
-                "into the one before. Nothing was loaded: set rebind='continue' if their rows are in this "
-                "one, or rebind='restart' to load these files again"
+                f"the table was replaced, and COPY or a pipe has loaded files of {self._spec.address!r} into "
+                "the one before. Nothing was loaded: set rebind='continue' if their rows are in this one, or "
+                "rebind='restart' to load these files again"
             )
         return True
 
@@ -380,7 +390,12 @@ class FileSource(Source):
         :raises SourceChangedError: if there is one, or none
         """
         if self._store().read().log_id != self._log.log_id:
-            raise _replaced_error(self._spec)
+            path = self._spec.path
+            raise SourceChangedError(
+                f"the source log of path {path!r} was removed or replaced while this task ran. What it has "
+                "loaded is in the table, and the log does not know it: bring it back; or remove its folder, "
+                f"and make it again by `airflow snowpipe files rebuild {path}`"
+            )
 
     def replace_table(self, created: str, lost: Collection[str] | None = None) -> bool:
         """Write that COPY and pipes load into another table from now on.
@@ -579,20 +594,3 @@ class FileSource(Source):
                     count = 0 if line == NO_ROWS else None
                 rows.append({"event": "committed", "number": one.number, "after_line": line, "rows": count})
         return rows
-
-
-def _replaced_error(spec: FileSourceSpec) -> SourceChangedError:
-    return SourceChangedError(
-        f"the source log of path {spec.path!r} was removed or replaced while this task ran. What it has "
-        "loaded is in the table, and the log does not know it: bring it back; or remove its folder, and "
-        f"make it again by `airflow snowpipe files rebuild {spec.path}`"
-    )
-
-
-def _given_error(spec: FileSourceSpec, load: GivenLoad) -> SourceUnavailableError:
-    names = [one.name for one, _ in load.units]
-    return SourceUnavailableError(
-        f"source path {spec.path!r}: {load.loader} was given {len(names):,} files at "
-        f"{load.since:%Y-%m-%d %H:%M %Z}, such as {names[0]!r}, and is not known to have loaded them. "
-        "Nothing was sent: run the SnowpipeLoadOperator task of this path, which ends that load first"
-    )

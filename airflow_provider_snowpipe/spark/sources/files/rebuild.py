@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, re
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
-    canonical_path,
     found_files,
     log_store,
 )
@@ -88,8 +87,8 @@ def rebuild(
     target: str,
     secrets: SourceSecrets,
     commits: Mapping[str, LastCommit],
-    in_table: Mapping[str, int] | None = None,
-    copied: CopiedUnits | None = None,
+    in_table: Mapping[str, int] | None,
+    copied: CopiedUnits,
 ) -> RebuiltLog:
     """Write a new log with all that is committed; the channels then have to get their new positions.
 
@@ -100,15 +99,12 @@ def rebuild(
     :param in_table: the last row that the table has of each file, by name; None where it does not show that
     :raises SourcePositionError: if it is not known which files are committed; nothing is written
     """
-    store, storage = log_store(spec, target, secrets), storage_of(canonical_path(spec.path), secrets)
+    store, storage = log_store(spec, target, secrets), storage_of(spec.address, secrets)
     log = store.read()
     if not log.number:
-        copied = copied or CopiedUnits([], set(), "")
         named = [("replaces", one) for one in copied.logs] + [("table", copied.table)] * bool(copied.table)
         rows: list[dict[str, Any]] = [
-            {"event": event, "number": 0, "owner": owner, "name": name}
-            for owner in sorted({spec.owner, *(one.owner for one in copied.units)})
-            for event, name in named
+            {"event": event, "number": 0, "owner": "", "name": name} for event, name in named
         ]
         for number, unit in enumerate(copied.units, 1):
             rows.append({"event": "unit", **asdict(replace(unit, number=number, entry=1, renamed_from=0))})

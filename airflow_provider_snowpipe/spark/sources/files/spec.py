@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     LocalStorage,
     Storage,
     bucket_of,
+    canonical_path,
     check_path,
     is_url,
 )
@@ -526,8 +527,8 @@ class FileSource(SourceSpec):
 
     @property
     def address(self) -> str:
-        """The directory."""
-        return self.path
+        """The directory, in the one spelling that every record of the source has."""
+        return canonical_path(self.path)
 
 
 # -- The groups of files ---------------------------------------------------------------------------------

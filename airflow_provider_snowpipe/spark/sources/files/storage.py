@@ -179,6 +179,11 @@ def is_url(path: str) -> bool:
     return _URL.match(path) is not None
 
 
+def canonical_path(path: str) -> str:
+    """The one spelling of a path, which every record of its source has."""
+    return re.sub("^s3a:", "s3:", path.rstrip("/")) if is_url(path) else os.path.realpath(path)
+
+
 def bucket_of(path: str) -> str:
     """The URL of the bucket or host that a URL is in; empty for a directory."""
     found = _URL.match(path)
