@@ -204,7 +204,6 @@ class TestOffsetBackup:
     def test_rows_of_a_write_that_died_are_not_sent_again_where_its_channel_was_lost(
         self, snowpipe, path, spread
     ):
-        """Names of channels are known in tasks alone where a column has them."""
         given = options(offsetColumn="ID", fixedSpread="true", offsetBackup=path, **spread)
 
         def write(*ids):
