@@ -4,6 +4,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, is_checkpoint, position_of
 from airflow_provider_snowpipe.streaming.offsets import (
+    BatchDigestOffset,
     BatchRowOffset,
     FileLineOffset,
     IntegerOffset,
@@ -51,8 +52,10 @@ def loaded(
 
 
 def shown(text: str | None) -> str | None:
-    """The position of a checkpoint as text, of a unit without its number; another text as it is."""
+    """The position of a checkpoint as text, without a unit's number and a digest; another text as it is."""
     if text is None or not is_checkpoint(text):
         return text
     position = position_of(text)
+    if isinstance(position, BatchDigestOffset):
+        return f"{position.batch}:{position.row}"
     return f"{position.file}:{position.line}" if isinstance(position, UnitOffset) else str(position)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
@@ -34,9 +34,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
-from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel
-from airflow_provider_snowpipe.streaming.progress import ChannelTarget
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset, offset_class
+from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -51,9 +51,9 @@ TARGETS_KEY = "targets"
 class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator):
     """Append a few rows to one channel, each exactly once: rows at hand, a file, or the result of a query.
 
-    Every row has a position, ``batch:row`` or what ``token_column`` holds. A retry reads the committed token
-    and sends only what lies after it, so the rows must be the same, in the same order, on every try. For
-    more than fits a task's memory there is :class:`SnowpipeStreamOperator`.
+    Every row has a position, ``batch:row/digest`` or what ``token_column`` holds. A retry reads the committed
+    token and sends only what lies after it, so the rows must be the same, in the same order, on every try.
+    For more than fits a task's memory there is :class:`SnowpipeStreamOperator`.
 
     :param channel: the channel's name; None for ``<dag>_<task>[_<map index>]`` (templated)
     :param rows: a list of mappings, its JSON text, or an XCom of one (templated)
@@ -133,17 +133,23 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
         source = self._channel_source(context)
-        record = self._record(channel)
+        record = SourceRecord.of_appends(self.hook.pipe_name().address(self.hook.account_url()), channel)
+        last = _last_of(record, source, rules.batch)
+
+        def begins(status: ChannelStatus, end: Offset) -> None:
+            # It may have been dropped since it was looked at.
+            refuse_lost([OwnChannel(replace(source, rebind=None), status)], last)
+            self._keep(record, source, channel, source.begun(status, end), sends=True)
+
         try:
             with self.hook.get_client() as client:
-                if last := _last_of(record, source, rules.batch):
+                if last:
                     own = OwnChannel(source, client.channel_statuses([channel])[channel])
                     EarlierChannels(client, tuple, last, rules.on_imbalance).hand_over([own])
-                begins = partial(self._keep, record, source, channel, sends=True)
                 load = append_to_channel(client, channel, rows, source, rules, admission, begins)
         except RowsRejectedError as error:
             if error.load is not None:
-                self._keep_committed(record, source, error.load)
+                self._keep(record, source, channel, error.load.target_token)
                 value = self._value(error.load, rules)
                 leave_observed(ti, type(error).__name__, {channel: value}, self._unloaded(ti))
             raise
@@ -151,7 +157,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             seen = {"committed": error.committed, "target": error.target}
             leave_observed(ti, type(error).__name__, {channel: seen}, self._unloaded(ti))
             raise
-        self._keep_committed(record, source, load)
+        self._keep(record, source, channel, load.target_token if load.committed else None)
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,
@@ -229,16 +235,9 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         mapped = "" if self.channel else "".join(f", map index {index}" for index in _instance(ti))
         binding = Binding(
             f"appends of task {ti.task_id!r} of DAG {ti.dag_id!r}{mapped}",
-            f"positions in column {self.token_column!r}" if self.token_column else "batch:row",
+            f"positions in column {self.token_column!r}" if self.token_column else "batch:row/digest",
         )
         return ChannelSource(self._format(), binding, self._name_run(context), self.rebind)
-
-    def _record(self, channel: str) -> SourceRecord:
-        return SourceRecord.of_appends(self.hook.pipe_name().address(self.hook.account_url()), channel)
-
-    def _keep_committed(self, record: SourceRecord, source: ChannelSource, load: SmallLoad) -> None:
-        token = load.target_token if load.committed else load.from_token
-        self._keep(record, source, load.channel, token)
 
     def _keep(
         self,
@@ -319,7 +318,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             return [column[0] for column in cursor.description], cursor.fetchmany(limits.rows + 1)
 
     def _format(self) -> type[Offset]:
-        return offset_class(self.offset_format or "integer") if self.token_column else BatchRowOffset
+        return offset_class(self.offset_format or "integer") if self.token_column else BatchDigestOffset
 
     def _admission(
         self, ti: Any, channel: str, rows: NumberedRows
@@ -388,7 +387,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
                 f"dead_letter_path is {self.dead_letter_path!r}: without Kafka give a directory or URL"
             )
         check_one_of("on_older_batch", self.on_older_batch, ("fail", "skip"))
-        if self.token_column is None and self.offset_format not in (None, BatchRowOffset.format_name):
+        if self.token_column is None and self.offset_format not in (None, BatchDigestOffset.format_name):
             raise ConfigurationError(
                 f"offset_format is {self.offset_format!r}: name the column with such tokens, token_column=…"
             )
@@ -403,13 +402,15 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
 
 def _last_of(record: SourceRecord, source: ChannelSource, batch: int | None) -> dict[str, tuple[str, str]]:
-    """The last checkpoints of a channel; none for a batch that is later than the last one, which is new."""
+    """The last checkpoints of a channel; none for a later batch, which is new, and for a restart."""
     last = record.last_checkpoints() or {}
     channel, token = last.get(source.binding.source_digest, ("", ""))
+    if source.rebind == "restart":
+        return {}
     if not token or batch is None:
         return last
-    position = position_of(token, BatchRowOffset, channel=channel)
-    return {} if isinstance(position, BatchRowOffset) and position.batch < batch else last
+    position = position_of(token, BatchDigestOffset, channel=channel)
+    return {} if isinstance(position, BatchDigestOffset) and position.batch < batch else last
 
 
 def _instance(ti: Any) -> list[str]:

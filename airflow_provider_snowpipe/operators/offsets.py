@@ -121,7 +121,7 @@ class SnowpipeBackupOffsetsOperator(OffsetFileOperator):
     def preview(self) -> list[str]:
         """Report which tokens would be written."""
         backup = self._backup()
-        kept = [f"{name}: {one.offset_token or 'NULL'}" for name, one in backup.channels.items()]
+        kept = [f"{name}: {one.offset_token}" for name, one in backup.channels.items()]
         return [f"would write {len(kept)} tokens of pipe {backup.pipe} to {self.path}", *kept]
 
     def _backup(self) -> OffsetBackup:

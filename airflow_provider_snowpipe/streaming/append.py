@@ -8,11 +8,12 @@ import json
 import logging
 import re
 import time
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
@@ -37,7 +38,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.names import counted
-from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
@@ -244,11 +245,13 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:
-    """Give each row the position ``batch:row``, counted from 1.
+    """Give each row the position ``batch:row/digest``, counted from 1.
 
     :param batch: grows from run to run, and is the same on every try of a run
     """
-    return NumberedRows(lines, [BatchRowOffset(batch, row) for row in range(1, len(lines) + 1)])
+    digests = accumulate(lines, lambda digest, line: zlib.crc32(line, digest), initial=0)
+    offsets = [BatchDigestOffset(batch, row, digest) for row, digest in enumerate(digests)]
+    return NumberedRows(lines, offsets[1:])
 
 
 def numbered_by_column(
@@ -331,12 +334,14 @@ def rows_to_send(
     rows: NumberedRows, committed: Offset | None, rules: AppendRules, *, channel: str
 ) -> NumberedRows:
     """Leave out what the channel has committed, or refuse what cannot be distinguished."""
-    if rules.batch is None or not isinstance(committed, BatchRowOffset):
+    if rules.batch is None or not isinstance(committed, BatchDigestOffset):
         return rows.after(committed)
-    if committed.batch == rules.batch and committed.row > len(rows.lines):
+    begun = committed.row if committed.batch == rules.batch else 0
+    if begun and rows.offsets[:begun][-1:] != [committed]:
         raise SourcePositionError(
-            f"channel {channel!r} has committed {committed}, but batch {rules.batch} has only "
-            f"{len(rows.lines)} rows now. Give the same rows on every try, in the same order, or a new batch"
+            f"channel {channel!r} has committed {committed}, but batch {rules.batch} has other rows now "
+            f"({len(rows.lines)}). Nothing was sent. Give the same rows on every try, in the same order, or "
+            "a new batch"
         )
     if committed.batch > rules.batch:
         if rules.on_older_batch == "skip":
@@ -366,11 +371,12 @@ def append_to_channel(
     source: ChannelSource,
     rules: AppendRules,
     admission: Callable[[Offset | None], Admission] | None = None,
-    begins: Callable[[str], None] = lambda _: None,
+    begins: Callable[[ChannelStatus, Offset], None] = lambda *_: None,
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
-    :param begins: keeps what is known of a channel without a token, before it gets a row
+    :param begins: keeps up to which position a channel is about to get rows, or refuses them; of rows that a
+        column numbers, where it has no token
     :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     """
@@ -389,8 +395,8 @@ def append_to_channel(
         left = rows_to_send(rows, writer.progress.committed, rules, channel=channel)
         if rules.is_batch_of_run and len(left.lines) < len(rows.lines):
             _refuse_other_run(channel, writer.start.run, source)
-        if left.lines and from_token is None:
-            begins(source.begun(writer.status_at_open, left.offsets[-1]))
+        if left.lines and (from_token is None or rules.batch is not None):
+            begins(writer.status_at_open, left.offsets[-1])
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
         parts = AdmittedParts(left.parts(), (lambda part: part) if admitted is None else admitted.admit)

@@ -10,23 +10,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-import pyarrow as pa
-from pyarrow import fs
-
-from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set, renew
+from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
-from airflow_provider_snowpipe.streaming.limits import CHANNEL_LIFE, quiet_channels
+from airflow_provider_snowpipe.streaming.limits import CHANNEL_LIFE
 from airflow_provider_snowpipe.streaming.names import PipeName, counted, first_few
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
-from airflow_provider_snowpipe.streaming.row_gate import open_place, store_whole
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +33,14 @@ _FORMAT = {"format": "airflow-provider-snowpipe offset backup", "version": 1}
 class KeptToken:
     """The token of one channel in a backup.
 
-    :param offset_token: the committed offset token, None for NULL
+    :param offset_token: the committed offset token
     :param unchanged_since: when a backup saw this token first, with a time zone
     :param rows_inserted: rows of the channel that were visible then
-    :param created_on_ms: when the channel was created, by which one that was recorded before its first row is
-        told from one that was created again
     """
 
-    offset_token: str | None
+    offset_token: str
     unchanged_since: dt.datetime
     rows_inserted: int = 0
-    created_on_ms: int | None = None
 
     def expires_at(self) -> dt.datetime:
         """When the channel is deleted at the latest, unless it takes rows before."""
@@ -71,11 +64,8 @@ class OffsetBackup:
     def expiring(self, within: dt.timedelta) -> dict[str, dt.datetime]:
         """Channels with a token that will be deleted soon, and when."""
         limit = self.taken_at + within
-        return {
-            name: kept.expires_at()
-            for name, kept in self.channels.items()
-            if kept.offset_token is not None and kept.expires_at() <= limit
-        }
+        expiry = {name: kept.expires_at() for name, kept in self.channels.items()}
+        return {name: expires for name, expires in expiry.items() if expires <= limit}
 
     def to_json(self) -> str:
         """Write the backup as a JSON text."""
@@ -127,9 +117,8 @@ def take_backup(
         backup would lose the position for good
     """
     before = {} if previous is None else dict(previous.channels)
-    committed = {name: status.committed for name, status in statuses.items()}
-    gone = {name: kept for name, kept in before.items() if committed.get(name) is None}
-    lost = {name: kept for name, kept in gone.items() if kept.offset_token is not None}
+    committed = {name: status for name, status in statuses.items() if status.committed is not None}
+    lost = {name: kept for name, kept in before.items() if name not in committed}
     if lost and not keep_lost:
         shown = first_few([f"{name!r} (token {one.offset_token})" for name, one in sorted(lost.items())])
         raise SourcePositionError(
@@ -137,48 +126,34 @@ def take_backup(
             f"{shown}. Restore the offsets from that backup, or, if the channels are gone for good, back up "
             "with on_lost='keep'; the backup was left as it is"
         )
-    _warn_of_recreated(pipe, before, statuses)
+    for name in sorted(before.keys() & committed.keys()):
+        if committed[name].rows_inserted < before[name].rows_inserted:
+            log.warning(
+                "channel %r of pipe %s was dropped and recreated: it has committed %s, which replaces %s in "
+                "the backup. Unless that was on purpose, set its token to the later one",
+                *(name, pipe, committed[name].committed, before[name].offset_token),
+            )
     found = {
-        name: KeptToken(status.committed, now, status.rows_inserted, status.created_on_ms)
-        if name not in before or _has_moved(status, before[name])
+        name: KeptToken(str(status.committed), now, status.rows_inserted)
+        if name not in before or has_moved(status, before[name])
         else before[name]
-        for name, status in statuses.items()
-        if status.exists
+        for name, status in committed.items()
     }
     for name in sorted(statuses.keys() - found.keys() - before.keys()):
-        log.warning("channel %r of pipe %s does not exist: the backup has no token of it", name, pipe)
-    begun = {name: kept for name, kept in gone.items() if kept.created_on_ms is not None}
-    return OffsetBackup(pipe, now, {**found, **begun, **lost}, offset_format)
+        log.warning("channel %r of pipe %s has no token: the backup has none of it", name, pipe)
+    return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
 
 
-def _warn_of_recreated(
-    pipe: PipeName, before: Mapping[str, KeptToken], statuses: Mapping[str, ChannelStatus]
-) -> None:
-    """Name channels with fewer rows than before; the position that the file holds of them is lost now."""
-    for name, kept in sorted(before.items()):
-        status = statuses.get(name)
-        if status is None or status.committed is None or status.rows_inserted >= kept.rows_inserted:
-            continue
-        log.warning(
-            "channel %r of pipe %s was dropped and recreated: it has committed %s, which replaces %s in the "
-            "backup. Unless that was on purpose, set its token to the later one",
-            name,
-            pipe,
-            status.committed,
-            kept.offset_token,
-        )
-
-
-def _has_moved(status: ChannelStatus, before: KeptToken) -> bool:
+def has_moved(status: ChannelStatus, before: KeptToken) -> bool:
+    """Return whether a channel has committed anything since a backup saw it."""
     return (status.committed, status.rows_inserted) != (before.offset_token, before.rows_inserted)
 
 
 def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
     token = entry["offset_token"]
-    if token is not None and not isinstance(token, str):
+    if not isinstance(token, str):
         raise ValueError(f"channel {name!r} has the token {token!r}, which is not text")
-    created = entry.get("created_on_ms")
-    return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]), created)
+    return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]))
 
 
 def _time(text: str) -> dt.datetime:
@@ -186,59 +161,6 @@ def _time(text: str) -> dt.datetime:
     if found.tzinfo is None:
         raise ValueError(f"the timestamp {text!r} has no time zone")
     return found
-
-
-# -- A backup that whoever loads keeps by itself ------------------------------------------------------------
-
-
-def read_backup(path: str, pipe: PipeName) -> OffsetBackup | None:
-    """Read the backup of a pipe, None where there is no file.
-
-    :param path: a file, or a URL that pyarrow reads with what the environment permits
-    :raises ConfigurationError: if it cannot be read, or is another pipe's
-    """
-    try:
-        files, name = open_place(path)
-        if files.get_file_info(name).type is fs.FileType.NotFound:
-            return None
-        with files.open_input_stream(name) as file:
-            return OffsetBackup.from_json(file.read(), origin=path, pipe=pipe)
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigurationError(f"the offset backup {path} cannot be read: {error}") from error
-
-
-def keep_backup(
-    client: SnowpipeClient,
-    path: str,
-    moved: Mapping[str, ChannelStatus],
-    offset_format: str | None = None,
-    unused: Iterable[str] = (),
-) -> None:
-    """Write what a load has committed into the pipe's backup, and renew the channels that are quiet.
-
-    Tokens of the other channels stay in it, also those of channels that are gone.
-
-    :param moved: the channels of the load, as they are now
-    :param unused: channels that have got no row; without a token they are forgotten
-    :raises ConfigurationError: if the file cannot be read or written
-    """
-    now = dt.datetime.now(dt.UTC)
-    before = read_backup(path, client.pipe) or OffsetBackup(client.pipe, now, {})
-    new = {name for name in unused if name in before.channels and not before.channels[name].offset_token}
-    before = replace(before, channels={n: k for n, k in before.channels.items() if n not in new})
-    at_rest = {name: kept.unchanged_since for name, kept in before.channels.items() if name not in moved}
-    due = quiet_channels(at_rest, now)
-    found = client.channel_statuses(due) if due else {}
-    untouched = [one for name, one in found.items() if not _has_moved(one, before.channels[name])]
-    renewed = renew(client, untouched)
-    before = replace(before, channels={n: k for n, k in before.channels.items() if n not in renewed})
-    statuses = {**moved, **found}
-    after = take_backup(client.pipe, statuses, before, now=now, offset_format=offset_format, keep_lost=True)
-    try:
-        files, name = open_place(path)
-        store_whole(files, name, pa.py_buffer(after.to_json().encode()))
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigurationError(f"the offset backup {path} cannot be written: {error}") from error
 
 
 # -- Bringing channels back to the tokens of a backup: what has to be done, and what is refused ----------
@@ -280,18 +202,13 @@ def plan_restore(
 ) -> list[RestoreStep]:
     """Decide what to do to each channel, before anything is done to any.
 
-    A channel of the backup without a token has nothing to restore.
-
     :param offset_class: the tokens' format; None lets only equal tokens pass
     :param allow_older_tokens: True sets a token back, too
     :raises SourcePositionError: if a channel has committed more than the backup knows, and that is not
         allowed to be forgotten
     """
-    steps = [
-        RestoreStep.of(statuses[name], kept.offset_token)
-        for name, kept in backup.channels.items()
-        if name in statuses and kept.offset_token is not None
-    ]
+    kept = {name: one.offset_token for name, one in backup.channels.items() if name in statuses}
+    steps = [RestoreStep.of(statuses[name], token) for name, token in kept.items()]
     to_set = [one.change for one in steps if one.action is RestoreAction.SET]
     ahead = [one for one in to_set if _is_ahead(one, offset_class)]
     if ahead and not allow_older_tokens:

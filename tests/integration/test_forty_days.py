@@ -86,23 +86,6 @@ def test_a_partition_that_was_deleted_meanwhile_is_refused_and_goes_on_where_it_
     assert days.is_whole
 
 
-def test_rows_of_a_write_that_died_are_not_sent_again_where_its_channel_was_lost(
-    days: Days, tmp_path: Path
-) -> None:
-    door = Door(days.load.service, "DIED", tmp_path / "credentials.json", columns="ID NUMBER").create()
-    options = WriteOptions.parse(
-        door.options(partitions="2", offsetColumn="ID", offsetBackup=str(tmp_path / "offsets.json"))
-    )
-    rows = pa.record_batch({"ID": [1, 2]})
-    for is_lost in (False, True):
-        task = Task(options, prepare(options, integer_offsets=True), None, 0, 0)
-        assert bool(task.run(iter([rows])).error_type) == is_lost
-        assert ids(days.load.service, "DIED") == [1, 2]
-        if not is_lost:
-            with days.load.service.client("DIED") as client:
-                client.drop_channel(options.channel(0))
-
-
 def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(
     days: Days, tmp_path: Path
 ) -> None:

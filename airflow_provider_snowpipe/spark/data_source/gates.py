@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
+from airflow_provider_snowpipe.spark.data_source.kept_offsets import keep_backup, last_tokens
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
@@ -47,7 +48,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder
 from airflow_provider_snowpipe.streaming.admin import mark_reported
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import take_over
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, begun_token, check_balance
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -60,7 +61,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.names import full_name
-from airflow_provider_snowpipe.streaming.offset_backup import keep_backup, read_backup
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     IntegerOffset,
@@ -106,7 +106,7 @@ def prepare(
             checked_columns(options),
             integer_offsets,
             variants,
-            known=_known(options, client),
+            known=last_tokens(client, options.offset_backup),
         )
         if options.partitions is None:
             return prepared
@@ -119,36 +119,7 @@ def prepare(
             statuses |= _fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, statuses, integer_offsets)
         _check_balances(options, [statuses[name] for name in own], integer_offsets)
-        _begin(options, client, [statuses[name] for name in own], prepared.known)
         return replace(prepared, seen=seen)
-
-
-def _begin(
-    options: WriteOptions, client: SnowpipeClient, statuses: Iterable[ChannelStatus], known: Mapping[str, str]
-) -> None:
-    """Create new channels and record them in the offset backup, before they get a row."""
-    new = [one for one in statuses if one.committed is None and one.channel not in known]
-    if options.offset_backup is None or not new:
-        return
-    with ThreadPoolExecutor(_FENCED_AT_ONCE) as pool:
-        list(pool.map(client.open_channel, (one.channel for one in new if not one.exists)))
-    keep_backup(client, options.offset_backup, client.channel_statuses([one.channel for one in new]))
-
-
-def _known(options: WriteOptions, client: SnowpipeClient) -> dict[str, str]:
-    """The last checkpoints in the offset backup, which is made where there is none."""
-    path = options.offset_backup
-    if path is None:
-        return {}
-    found = read_backup(path, client.pipe)
-    if found is None:
-        keep_backup(client, path, {})
-        return {}
-    return {
-        name: kept.offset_token or begun_token(kept.created_on_ms)
-        for name, kept in found.channels.items()
-        if kept.offset_token or kept.created_on_ms
-    }
 
 
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
@@ -228,9 +199,7 @@ def settle_batch(
         settled = settle(reports, now, positions.format_name)
         refuse_missing_commits(options.pipe, settled, now)
         if options.offset_backup is not None:
-            own = (options.channel(number) for number in range(options.partitions or 0))
-            unused = [name for name in own if name not in now]
-            keep_backup(client, options.offset_backup, now, positions.format_name, unused)
+            keep_backup(client, options.offset_backup, now, positions.format_name)
         _check_balances(options, now.values(), integer_offsets)
         try:
             if options.on_error != "continue":

@@ -158,7 +158,8 @@ class WriteOptions:
         log, ``fail`` refuses the write, ``ignore`` does not check; None for ``warn`` where rows are checked
     :param on_imbalance: ``fail`` fails the write where a channel counts other rows than its checkpoint,
         ``warn`` logs it
-    :param offset_backup: file or URL with the channels' last checkpoints, for the driver; None keeps none
+    :param offset_backup: file or URL with the channels' last checkpoints, which all executors reach; None
+        keeps none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK

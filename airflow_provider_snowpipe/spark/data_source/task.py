@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError
+from airflow_provider_snowpipe.spark.data_source.kept_offsets import begin
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
@@ -101,8 +102,7 @@ class Prepared:
 
     :param token: a scoped token, the only credential that leaves the driver
     :param columns: the table's columns, none where rows are not checked
-    :param known: what the offset backup has of channels: last checkpoints, or when one was created that was
-        about to get rows
+    :param known: the last checkpoints in the offset backup, by channel
     """
 
     token: ScopedToken
@@ -199,14 +199,18 @@ class Task:
         known = self.prepared.seen.committed.get(channel)
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
-        last = self.prepared.known.get(channel)
+        last, first = self.prepared.known.get(channel), next(rows, None)
+        rows = rows if first is None else chain([first], rows)
+        backup = options.offset_backup
+        if status.committed is None and last is None and first is not None and backup is not None:
+            last, status = begin(client, backup, status)
         if last is not None and status.committed is None and not is_begun(last, status):
             how = "a write was about to send rows" if is_begun(last) else f"{last!r} was committed"
             raise SourcePositionError(
-                f"channel {channel!r} has no offset token, and {how}: it was dropped, or "
-                "deleted after 30 days without rows. Nothing was sent on it. Restore the tokens from "
-                f"{options.offset_backup} (airflow snowpipe restore), or delete the channel there where its "
-                "rows are not in the table"
+                f"channel {channel!r} has no offset token, and {how}: it was dropped, or deleted after 30 "
+                f"days without rows. Nothing was sent on it. Restore the tokens from {backup} (airflow "
+                "snowpipe restore), or delete its entry there and its file beside it where its rows are not "
+                "in the table"
             )
         integers, write = self.prepared.integer_offsets, self.prepared.write
         source = channel_source(options, channel, self.identity, integer_offsets=integers, write=write)

@@ -8,7 +8,6 @@ channels are dropped, restored, reset, and written to by others.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,53 +15,37 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_histories
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.streaming import errors, offset_backup
-from airflow_provider_snowpipe.streaming.admin import reset_offset_token
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, Checkpoint, same_position, source_of_token
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelState
-from tests.fake_snowpipe import PIPE, STALE, URL, FakeSnowpipe, KilledError, error
+from tests.channel_histories import HELD, JOBS, NO_FAULT, REBINDS, ChannelHistories, Fault, faults
+from tests.fake_snowpipe import PIPE, URL, KilledError
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 
 SOURCES = ("eu", "us")
 READINGS = ("all records", "without the first record")
 PREFIXES = ("a", "b", "c")
-NOW = dt.datetime(2026, 12, 3, tzinfo=dt.UTC)
 PLAN = JobPlan(
     "app", URL, PIPE, "a", "src", MemorySpec(), credentials_variable="X", commit_timeout=2.0,
     on_imbalance="fail", is_recorded=True,
     limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
 )  # fmt: skip
-ERRORS = {"killed": KilledError(), "lost": None, "fenced": error(409, STALE)}
 ENDS = {"ImbalanceError": "unbalanced", "SourcePositionError": "refused", "SourceChangedError": "refused"}
-Fault = dict[str, Any]
-NO_FAULT: Fault = {}
-HELD = {"kind": "held"}
-"""Nothing that the run sends is committed."""
-JOBS = st.integers(0, 1)
 BAD = st.lists(st.integers(0, 2).map(lambda n: n == 2), max_size=4)
-FAULTS = st.fixed_dictionaries(
-    {
-        "when": st.sampled_from(["before", "after"]),
-        "operation": st.sampled_from(["append", "status", "open", "drop"]),
-        "skip": st.integers(0, 3),
-        "kind": st.sampled_from(sorted(ERRORS)),
-    }
-)
+FAULTS = faults("append", "status", "open", "drop")
 LATE_COMMIT = {"when": "before", "operation": "drop", "skip": 0, "kind": "late"}
 """What a channel has received is committed just before the driver drops it."""
 LOSSES = FAULTS.map(lambda one: {**one, "operation": "append", "kind": "gone"})
 """The channel is dropped while the run sends."""
 DEATH = {"when": "after", "operation": "append", "skip": 0, "kind": "killed"}
 ANY_FAULT = st.one_of(st.just(NO_FAULT), st.just(LATE_COMMIT), FAULTS)
-REBINDS = st.sampled_from(["continue", "restart"])
 BEFORE = st.sampled_from(
     ["nothing", "a run died", "rows wait for their commit", "a row was written elsewhere"]
 )
@@ -160,7 +143,7 @@ def good(rows: list[str]) -> Counter[str]:
     return Counter(row for row in rows if "bad" not in row)
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(ChannelHistories):
     """The channels of one pipe, and a model of where each one stands and of what the table holds.
 
     A source is *sure* as long as no author and no operator has said what only they can know. Each of its rows
@@ -169,10 +152,6 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.snowpipe = FakeSnowpipe.everywhere(self.patch)
-        self.snowpipe.rejects = lambda row: "bad" in row["ID"]
-        self.client = self.snowpipe.client()
         self.records: dict[str, list[str]] = {source: [] for source in SOURCES}
         self.jobs = [Job("eu", "a"), Job("us", "b")]
         self.channels: dict[str, Standing] = {}
@@ -185,22 +164,10 @@ class Histories(RuleBasedStateMachine):
         """The channel that has been recorded for a source before its first row, and when it was created."""
         self.stale: set[str] = set()
         """Sources of which a lost channel had committed more than a run has written down."""
-        self.backup: offset_backup.OffsetBackup | None = None
         self.runs = 0
-
-    def teardown(self) -> None:
-        self.client.close()
-        self.patch.undo()
 
     def rows(self, job: Job | Standing) -> list[str]:
         return self.records[job.source][READINGS.index(job.reading) :]
-
-    def committed(self, channel: str) -> str | None:
-        found = self.snowpipe.channels.get(channel)
-        return None if found is None else found.committed
-
-    def statuses(self) -> dict[str, Any]:
-        return self.client.channel_statuses(list(self.snowpipe.channels))
 
     def others(self, source: str, channel: str) -> tuple[str, ...]:
         """Other channels that have loaded a source, as they are listed."""
@@ -290,10 +257,7 @@ class Histories(RuleBasedStateMachine):
         name = self.drawn(data)
         standing = self.channels[name]
         position = data.draw(st.integers(0, standing.next - 1) | st.just(standing.next - 1))
-        given: dict[str, Any] = {"observe": lambda: ChannelState(self.statuses()[name]), "observe_seconds": 0}
-        try:
-            reset_offset_token(self.client, name, str(position), set_token=self.set_token, **given)
-        except errors.WriterActiveError:
+        if not self.was_reset(name, position):
             assert name in self.sessions
             return
         self.sure_if(position + 1 == standing.next, standing.source)
@@ -301,31 +265,20 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def back_up(self) -> None:
-        self.backup = offset_backup.take_backup(PIPE, self.statuses(), None, now=NOW, offset_format="integer")
+        self.take_backup(list(self.snowpipe.channels))
 
     @precondition(lambda self: self.backup is not None)
     @rule()
     def restore(self) -> None:
-        statuses = self.client.channel_statuses(list(self.backup.channels))
-        try:
-            planned = offset_backup.plan_restore(self.backup, statuses, IntegerOffset)
-        except errors.SourcePositionError:
-            return  # it would forget rows
-        steps = [one for one in planned if one.action is not offset_backup.RestoreAction.KEEP]
-        steps = [one for one in steps if one.change.channel not in self.sessions]
-        offset_backup.restore_channels(self.client, steps, set_token=self.set_token)
-        for change in (step.change for step in steps):
-            now, before = Standing.of_token(change.token), self.channels.pop(change.channel, None)
-            was = self.lost.get(change.channel)
+        for channel, token in self.restored(self.sessions, IntegerOffset).items():
+            now, before = Standing.of_token(token), self.channels.pop(channel, None)
+            was = self.lost.get(channel)
             same = was is not None and now == replace(was, unreported=0, excess=0)
-            self.sure_if(before is None and same and not self.others(now.source, change.channel), now.source)
+            self.sure_if(before is None and same and not self.others(now.source, channel), now.source)
             if before is not None:
                 self.unsure.add(before.source)
             # The token of the backup may be older than the last report of rejected rows.
-            self.channels[change.channel] = replace(now, unreported=self.owed(change.channel))
-
-    def set_token(self, channel: str, token: str) -> None:
-        self.snowpipe.channels[channel].committed = token
+            self.channels[channel] = replace(now, unreported=self.owed(channel))
 
     def sure_if(self, sure: bool, source: str) -> None:
         if not sure:
@@ -387,10 +340,22 @@ class Histories(RuleBasedStateMachine):
         expected = self.expected(job, rebind)
         before = {name: self.committed(name) for name in self.channels.keys() | {job.channel}}
         openings = {name: one.session for name, one in self.snowpipe.channels.items()}
-        self.disturb(fault, job, expected, before[job.channel])
+        taken = [self.snowpipe.channels[name] for name in expected.taken]
+
+        def late() -> None:
+            for one in taken:
+                one.commit(self.snowpipe.rejects)
+
+        def gone() -> None:
+            self.take(job.channel, Session(job, expected), before[job.channel])
+            self.drop(job.channel, again=False)
+
+        self.disturb(fault, late=late, gone=gone)
 
         end, rejected, run = self.do_run(job, rebind)
 
+        if rebind == "restart" and expected.end == "loaded":  # also of a run that dies before its first row
+            self.sure_if(expected.is_sure, job.source)
         sends = expected.end == "loaded" and len(self.rows(job)) > expected.start
         may_die = sends if fault is HELD else bool(fault)
         may_die |= expected.sets and job.channel in self.sessions
@@ -407,24 +372,6 @@ class Histories(RuleBasedStateMachine):
         for name in list(self.sessions):
             if name not in self.snowpipe.channels or not self.snowpipe.channels[name].received:
                 del self.sessions[name]
-
-    def disturb(self, fault: Fault, job: Job, expected: Expected, before: str | None) -> None:
-        self.snowpipe.holds_commits = fault is HELD
-        if fault in (NO_FAULT, HELD):
-            return
-        taken = [self.snowpipe.channels[name] for name in expected.taken]
-
-        def late() -> None:
-            for one in taken:
-                one.commit(self.snowpipe.rejects)
-
-        def gone() -> None:
-            self.take(job.channel, Session(job, expected), before)
-            self.drop(job.channel, again=False)
-
-        do = {"late": late, "gone": gone}.get(fault["kind"])
-        call = {fault["when"]: fault["operation"]}
-        self.snowpipe.fault(**call, skip=fault["skip"], error=ERRORS.get(fault["kind"]), do=do)
 
     def owed(self, name: str) -> int:
         """Rejected rows that the next run has to report: once more where the last one could not mark them."""
@@ -572,9 +519,6 @@ class Histories(RuleBasedStateMachine):
         self.channels[name] = replace(now, unreported=session.expected.unreported + bad, excess=excess)
         self.sure_if(session.expected.is_sure, now.source)
 
-    def visible(self) -> Counter[str]:
-        return Counter(row["ID"] for row in self.snowpipe.table)
-
     @invariant()
     def the_table_holds_what_the_model_expects(self) -> None:
         assert self.visible() == self.table
@@ -586,9 +530,9 @@ class Histories(RuleBasedStateMachine):
         assert found == {name: replace(one, unreported=0, excess=0) for name, one in self.channels.items()}
 
 
-@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [120, pytest.param(1_200, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(histories):
     run_histories(
         Histories,
-        settings=settings(max_examples=histories, stateful_step_count=20 if histories > 200 else 14),
+        settings=settings(max_examples=histories, stateful_step_count=20 if histories > 120 else 14),
     )

@@ -333,13 +333,11 @@ class TestTake:
     def test_first_backup_keeps_token_timestamp_and_rows_of_each_channel(self, caplog):
         found = (_status("a", "7", 70), _status("b", None), ChannelStatus.missing("c"))
         backup = _backup(*found, offset_format="integer")
-        kept = {"a": KeptToken("7", MONDAY, 70), "b": KeptToken(None, MONDAY)}
-        assert backup == OffsetBackup(PIPE, MONDAY, kept, "integer")
-        missing = f"channel 'c' of pipe {PIPE} does not exist: the backup has no token of it"
-        assert [record.getMessage() for record in caplog.records] == [missing]
+        assert backup == OffsetBackup(PIPE, MONDAY, {"a": KeptToken("7", MONDAY, 70)}, "integer")
+        assert [record.args for record in caplog.records] == [("b", PIPE), ("c", PIPE)]
 
-    def test_life_of_a_channel_counts_from_its_last_change_and_only_tokens_expire(self):
-        before = _backup(_status("a", "7", 70), _status("b", None))
+    def test_life_of_a_channel_counts_from_its_last_change(self):
+        before = _backup(_status("a", "7", 70))
         for now, rows, since in [("7", 70, MONDAY), ("8", 70, TUESDAY), ("7", 71, TUESDAY)]:
             backup = _backup(_status("a", now, rows), previous=before, now=TUESDAY)
             assert (backup.taken_at, backup.channels["a"]) == (TUESDAY, KeptToken(now, since, rows))
@@ -359,7 +357,7 @@ class TestTake:
         assert _backup(previous=_backup(_status("a", None)), now=TUESDAY).channels == {}
 
     def test_channel_with_fewer_rows_than_before_is_named(self, caplog):
-        before = _backup(_status("a", "10", 100), _status("b", None))
+        before = _backup(_status("a", "10", 100))
         for given, rows in [("9", 90), ("11", 90), ("9", 100), (None, 0)]:
             caplog.clear()
             now = (_status("a", given, rows), _status("b", "1"))
@@ -382,7 +380,7 @@ def _changed(*path, to=None):
 
 class TestFile:
     def test_reads_back_as_it_was_written(self):
-        backup = _backup(_status("b", "7", 70), _status("a", None), offset_format="integer")
+        backup = _backup(_status("b", "7", 70), _status("a", "1"), offset_format="integer")
         text = backup.to_json()
         for one in (text, text.encode()):
             assert OffsetBackup.from_json(one, origin="x", pipe=PIPE) == backup
@@ -421,7 +419,7 @@ def _plan(kept, committed, offset=IntegerOffset, **options):
 
 class TestRestorePlan:
     def test_channel_gets_the_backups_token_unless_it_has_it(self):
-        kept = {"a": "10", "b": None, "c": "10"}
+        kept = {"a": "10", "c": "10"}
         for committed, action in [(None, "SET"), ("9", "SET"), ("10", "KEEP")]:
             expected = [RestoreStep(RestoreAction[action], TokenChange("a", "10", committed, 3))]
             assert _plan(kept, {"a": committed, "b": "9"}) == expected

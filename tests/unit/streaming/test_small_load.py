@@ -1,4 +1,4 @@
-"""Appending a bounded number of rows without Spark: every crash point, and what a repetition finds."""
+"""Appending a bounded number of rows without Spark, and what a repetition finds."""
 
 import bz2
 import datetime as dt
@@ -16,18 +16,36 @@ from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.append import AppendRules, RowLimits, lines_of_rows
 from airflow_provider_snowpipe.streaming.commits import FailureReason, judge
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
-from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget, CommitTargets
-from tests.checkpoints import binding_of, loaded, shown, source_of, token
+from tests import checkpoints
+from tests.checkpoints import binding_of, shown, source_of
 from tests.fake_snowpipe import KilledError
 from tests.refusals import refused
 
 ROWS = [{"ID": number} for number in range(1, 5)]
-SOURCE = source_of(BatchRowOffset)
+SOURCE = source_of(BatchDigestOffset)
 
 
 def numbered(rows=ROWS, batch=7):
     return module.numbered_by_batch(lines_of_rows(rows, RowLimits()), batch)
+
+
+def place(position):
+    """A position; of ``batch:row`` that of the row in ``ROWS``."""
+    if not isinstance(position, str):
+        return position
+    batch, row = map(int, position.split(":"))
+    known = numbered(batch=batch).offsets
+    return known[row - 1] if row <= len(known) else BatchDigestOffset(batch, row, 0)
+
+
+def token(position, *args, **more):
+    return checkpoints.token(place(position), *args, **more)
+
+
+def loaded(position, *args, **more):
+    return checkpoints.loaded(place(position), *args, **more)
 
 
 @pytest.fixture
@@ -53,32 +71,11 @@ def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
 
     assert snowpipe.channels["c"].rows == rows
     assert (load.channel, load.bytes) == ("c", 4 * len('{"ID":1}\n') + len(',"LATE":"x"'))
-    found = (load.from_token, load.target_token, load.rows, load.skipped, load.committed)
-    assert found == (None, token("7:4", rows=4), 4, 0, True)
+    found = (load.from_token, shown(load.target_token), load.rows, load.skipped, load.committed)
+    assert found == (None, "7:4", 4, 0, True)
     assert snowpipe.did("append") == ["append c 7:1..7:4"]
     assert (load.append_seconds, load.request_seconds, load.longest_request) == (3, 3, 3)
     assert load.commit_seconds == 2
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("operation", "skip"), [("status", 0), ("open", 0), ("append", 0), ("status", 1)],
-    ids=["status", "open", "append", "commit-wait"],
-)  # fmt: skip
-def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operation, skip):
-    for held in (False, True):
-        snowpipe.channels.clear()
-        snowpipe.holds_commits = held
-        snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
-        with pytest.raises(KilledError):
-            append()
-        snowpipe.fault(before="open", skip=1, do=snowpipe.commit)
-        snowpipe.fault(before="status", skip=1, do=snowpipe.commit)
-
-        load = append()
-
-        assert ids(snowpipe) == [1, 2, 3, 4]
-        assert (load.target_token, load.rows + load.skipped) == (token("7:4", rows=4), 4)
 
 
 class TestCommittedBefore:
@@ -109,11 +106,14 @@ class TestCommittedBefore:
         load = append(on_older_batch="skip")
         assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, token("8:1"), True)
         rules = AppendRules(7, on_older_batch="skip")
-        skipped = module.rows_to_send(numbered(), BatchRowOffset(8, 1), rules, channel="c")
+        skipped = module.rows_to_send(numbered(), place("8:1"), rules, channel="c")
         assert skipped == module.NumberedRows((), ())
         snowpipe.channels["c"].committed = token("7:9")
         with pytest.raises(errors.SourcePositionError, match=r"'c'.*7:9"):
             append()
+        snowpipe.channels["c"].committed = token("7:2")
+        with pytest.raises(errors.SourcePositionError, match=r"'c'.*7:2"):
+            append([{"ID": 9}, *ROWS[1:]])
         assert snowpipe.did("append") == []
 
     @pytest.mark.parametrize(("rebind", "sent"), [("continue", [3, 4]), ("restart", [1, 2, 3, 4])])
@@ -141,28 +141,12 @@ class TestCommittedBefore:
         assert append(batch=8).rows == 4
         assert "2 fewer" in caplog.text
 
-    def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
-        snowpipe.holds_commits = True
-        snowpipe.fault(after="append", error=KilledError())
-        with pytest.raises(KilledError):
-            append(batch=6)
-
-        with pytest.raises(errors.UncommittedRowsError):
-            append(batch=7, commit_timeout=20)
-        assert 10 < sum(snowpipe.clock.slept) <= 20
-
-        opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
-        assert all(opens)
-        assert len(snowpipe.appends()) == 1
-        snowpipe.commit()
-        assert ids(snowpipe) == [1, 2, 3, 4]
-
 
 def test_received_rows_are_no_success_unless_nobody_waits(snowpipe, append):
     snowpipe.holds_commits = True
     with pytest.raises(errors.CommitTimeoutError) as late:
         append()
-    assert (late.value.committed, late.value.target) == (None, "7:4")
+    assert (late.value.committed, late.value.target) == (None, str(place("7:4")))
     snowpipe.channels.clear()
 
     load = append(wait_for_commit=False)
@@ -336,7 +320,7 @@ class TestLinesOfRows:
         one_short = [quarter, quarter, quarter, quarter[1:], b""]
         lines = [*one_short, *[quarter] * 4, *one_short, b"last"]
         parts = list(module.numbered_by_batch(lines, 7).parts())
-        found = [(str(one.start), str(one.end), one.rows) for one in parts]
+        found = [(f"7:{one.start.row}", f"7:{one.end.row}", one.rows) for one in parts]
         assert found == [("7:1", "7:5", 5), ("7:6", "7:9", 4), ("7:10", "7:14", 5), ("7:15", "7:15", 1)]
         assert b"".join(one.body for one in parts) == b"\n".join(lines) + b"\n"
 
@@ -358,7 +342,7 @@ class PutAside:
     def admit(self, part):
         rows = [json.loads(line) for line in bytes(part.body).splitlines()]
         good = [row for row in rows if row["ID"] not in self.bad]
-        self.positions += [str(part.positions(number)) for number in range(len(rows))]
+        self.positions += [part.positions(number) for number in range(len(rows))]
         self.dead_lettered += len(rows) - len(good)
         body = b"".join(json.dumps(row).encode() + b"\n" for row in good)
         return replace(part, body=body, rows=len(good)) if good else None
@@ -392,8 +376,8 @@ class TestAdmission:
             sent = 4 - len(bad)
             assert found == (token("7:4", rows=sent), sent, len(bad), True)
             assert load.unknown_columns == {"KIMD": 1}
-            assert gate.positions == ["7:1", "7:2", "7:3", "7:4"]
-            assert [str(one) for one in gate.settled] == ["7:4"]
+            assert gate.positions == numbered().offsets
+            assert gate.settled == [place("7:4")]
 
     def test_a_try_that_does_not_wait_settles_nothing(self, admit):
         gate, load = admit([2], wait_for_commit=False)
@@ -408,7 +392,7 @@ class TestAdmission:
         assert (gate.committed, gate.settled) == ([None], [])
         again, load = admit([1, 2, 3, 4])
         assert (load.skipped, load.dead_lettered, again.positions) == (4, 0, [])
-        assert [str(one) for one in again.committed] == ["7:4"]
+        assert again.committed == [place("7:4")]
 
     def test_a_token_that_another_writer_sets_meanwhile_is_not_set_over(self, snowpipe, admit):
         now = token("9:1")
@@ -420,9 +404,9 @@ class TestAdmission:
     def test_rows_behind_the_committed_ones_are_admitted(self, snowpipe, admit):
         admit([], rows=ROWS[:2])
         gate, load = admit([3], rows=ROWS[:3])
-        assert (gate.positions, [str(one) for one in gate.committed]) == (["7:3"], ["7:2"])
+        assert (gate.positions, gate.committed) == ([place("7:3")], [place("7:2")])
         assert snowpipe.channels["c"].committed == token("7:3", rows=2)
         assert (load.from_token, load.target_token) == (token("7:2", rows=2), token("7:3", rows=2))
         assert (load.skipped, load.rows, load.dead_lettered) == (2, 0, 1)
         gate, load = admit([])
-        assert (gate.positions, load.skipped, load.rows, load.dead_lettered) == (["7:4"], 3, 1, 0)
+        assert (gate.positions, load.skipped, load.rows, load.dead_lettered) == ([place("7:4")], 3, 1, 0)

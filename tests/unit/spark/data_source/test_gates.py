@@ -3,22 +3,24 @@
 import datetime as dt
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates, parts
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError, forget
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
-from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.kept_offsets import read_backup
+from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offset_backup import KeptToken, OffsetBackup, read_backup
+from airflow_provider_snowpipe.streaming.offset_backup import KeptToken, OffsetBackup
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.row_gate import store_whole
-from tests.fake_snowpipe import MISSING, PIPE, error
+from tests.fake_snowpipe import MISSING, PIPE, KilledError, error
 from tests.unit.spark.data_source.write_options import write_options as options
 
 WRITER = "00000001"
@@ -191,16 +193,45 @@ class TestOffsetBackup:
         return str(tmp_path / "offsets.json")
 
     def test_what_a_batch_has_committed_is_known_to_the_next_one(self, snowpipe, path):
-        first = prepare(options(offsetBackup=path), integer_offsets=False)
-        made = sorted(read_backup(path, PIPE).channels)
-        assert (first.known, made, sorted(snowpipe.channels)) == ({}, made, made)
-        again = prepare(options(offsetBackup=path), integer_offsets=False)
-        assert again.known == dict.fromkeys(made, "NULL-1700000000000")
-        snowpipe.channels["ds_0"].committed = token()
+        assert prepare(options(offsetBackup=path), integer_offsets=False).known == {}
+        snowpipe.channel("ds_0", committed=token())
         settle_channel(DONE, offsetBackup=path)
         del snowpipe.channels["ds_0"]
         assert settle(offsetBackup=path) == ()
         assert prepare(options(offsetBackup=path), integer_offsets=False).known == {"ds_0": token()}
+
+    @pytest.mark.parametrize("spread", [{}, BY_COLUMN], ids=["partitions", "column"])
+    def test_rows_of_a_write_that_died_are_not_sent_again_where_its_channel_was_lost(
+        self, snowpipe, path, spread
+    ):
+        given = options(offsetColumn="ID", fixedSpread="true", offsetBackup=path, **spread)
+
+        def write(*ids):
+            batch = pa.record_batch({"ID": ids, "K": pa.array(["0"] * len(ids), pa.string())})
+            return Task(given, prepare(given, integer_offsets=True), None, 0, 0).run(iter([batch]))
+
+        assert write().error_type is None
+        assert snowpipe.channels == {}
+        for when in ("before", "after"):
+            snowpipe.fault(**{when: "append"}, error=KilledError())
+            with pytest.raises(KilledError):
+                write(1, 2)
+        first = snowpipe.channels.pop("ds_0")
+        assert [row["ID"] for row in first.rows] == [1, 2]
+        for again in (lambda: None, lambda: snowpipe.channel("ds_0", created_on_ms=9)):
+            again()
+            assert write(1, 2, 3).error_type == "SourcePositionError"
+        assert snowpipe.channels["ds_0"].rows == []
+        snowpipe.channels["ds_0"] = first
+        assert write(1, 2, 3).error_type is None
+        assert [row["ID"] for row in first.rows] == [1, 2, 3]
+
+    def test_a_backup_that_an_executor_does_not_reach_is_refused_before_a_row_moves(self, snowpipe, tmp_path):
+        given = options(**BY_COLUMN, offsetBackup=str(tmp_path / "offsets.json"))
+        task = Task(given, prepare(given, integer_offsets=False), MINE, 0, 0)
+        (tmp_path / "offsets.json").unlink()
+        outcome = task.run(iter([pa.record_batch({"ID": [1], "K": ["0"]})]))
+        assert (outcome.error_type, snowpipe.channels) == ("ConfigurationError", {})
 
     def test_channels_that_are_quiet_are_opened_at_their_own_tokens(self, snowpipe, path):
         since = dt.datetime.now(dt.UTC) - dt.timedelta(days=8)
