@@ -193,10 +193,15 @@ class CopyRun:
         if now.rows is None:
             log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
         self._explained = sum(one.rows for one in loads)
+        known = {one.query_id for one in loads}
+        rows_of = [one for one in entries if one.is_loaded and one.rows_loaded and one.created == now.created]
+        # Another try may have found them gone since they were read.
+        is_stale = any(one.query_id not in known for one in rows_of)
         if now.rows == 0 and loads:
             self.ledger.mark_gone(loads)
+            self._explained, is_stale = 0, True
+        if is_stale:
             entries = [self._read(one) for one in entries]
-            self._explained = 0
         lost = []
         for one in entries:
             is_other = one.is_loaded and one.created and now.created and one.created != now.created

@@ -256,6 +256,17 @@ def test_a_try_does_not_leave_out_what_another_one_has_loaded_and_removed_meanwh
     history.teardown()
 
 
+@pytest.mark.parametrize("nth", [1, 3, 5])
+def test_a_try_does_not_report_what_another_one_has_found_gone_meanwhile(nth):
+    history = Histories()
+    history.begin()
+    history.edit(purge=True, policy="ABORT_STATEMENT")
+    history.attempt("r1", None)
+    history.delete()
+    history.overtake("r1", nth)
+    history.teardown()
+
+
 def test_rows_that_a_replaced_table_had_do_not_stand_for_deleted_ones():
     history = Histories()
     history.begin()
