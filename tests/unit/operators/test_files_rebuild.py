@@ -151,7 +151,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    "metadata", [None, {"SRC": "filename", "NR": "file_row_number"}], ids=["files", "rows"]
+    "metadata", [{"SRC": "filename", "NR": "file_row_number"}, pytest.param(None, marks=pytest.mark.nightly)]
 )
 def test_what_copy_has_loaded_is_known_to_the_new_log(new, metadata):
     load, load.metadata = new, metadata
