@@ -12,7 +12,6 @@ from snowpipe_local.engine.channel import (
 )
 from snowpipe_local.errors import Refusal
 from snowpipe_local.limits import Limits
-from snowpipe_local.names import Rename
 from tests.unit.streamed_table import Engine, StreamedTable, row
 
 
@@ -121,31 +120,6 @@ def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(engine):
     assert [one for one in listed if one[0] in names] == [
         (name, channel) for name in names for channel in "ab"
     ]
-
-
-class TestRename:
-    def test_channels_of_a_schema_that_gets_another_name_go_on(self, tmp_path):
-        engine = Engine(tmp_path)
-        database, table = engine.database, engine.table()
-        database.create_schema("OTHER")
-        bystander = StreamedTable(database, "T", schema="OTHER").open("z", token="9")
-        channel = table.open(token="0")
-        first = table.take(channel, row(1), token="1")
-        with database.load_lock, database.write_lock:
-            database.rename(Rename(("LOCAL", "PUBLIC"), ("LOCAL", "NEW")))
-        database.commit([first, table.take(channel, row(2), token="2")])
-        pipe = database.pipes.resolve("NEW", f"{table.name}-STREAMING")
-        assert database.channels.get(pipe, "c") is channel
-        assert [one.name for one in database.channels] == ["c", "z"]
-        status = channel.status()
-        assert (status["database_name"], status["schema_name"]) == ("LOCAL", "NEW")
-        assert status["last_committed_offset_token"] == "2"
-        assert bystander.status()["schema_name"] == "OTHER"
-        with database.load_lock, database.write_lock:
-            database.rename(Rename(("LOCAL",), ("ELSEWHERE",)))
-        assert channel.status()["database_name"] == "ELSEWHERE"
-        assert database.channels.get(pipe, "c") is channel
-        engine.catalog.close()
 
 
 class TestRestart:
