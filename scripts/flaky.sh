@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
     mapfile -t files < <(grep -rlE --include='test_*.py' \
-        'import (asyncio|threading|subprocess|multiprocessing)|from concurrent|MockCluster|jumping_loop|wait_until|\buntil\(|time\.sleep|service_factory' tests/unit | sort)
+        'import (asyncio|threading|subprocess|multiprocessing)|from concurrent|MockCluster|jumping_loop|wait_until|\buntil\(|time\.sleep' tests/unit | sort)
 fi
 loops=()
 trap 'kill "${loops[@]}"' EXIT

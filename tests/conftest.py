@@ -2,8 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -33,8 +32,6 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 
 pytest_plugins = ["tests.report_plugin"]
 
-ServiceFactory = Callable[..., LocalService]
-
 
 @pytest.fixture(scope="session")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
@@ -50,8 +47,7 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
 def local_service(shared_service: LocalService) -> LocalService:
     """The shared service, empty at the start of each module.
 
-    A test that kills a service or moves its clock, which never goes back, takes ``admin_service``; one that
-    needs other options takes ``service_factory``.
+    A test that kills a service or moves its clock, which never goes back, takes ``admin_service``.
     """
     shared_service.drop_everything()
     return shared_service
@@ -64,27 +60,3 @@ def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
     service.start()
     yield service
     service.stop()
-
-
-@pytest.fixture
-def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults, data_dir, limits, *, admin, options) -> LocalService``; they end with the test."""
-    started: list[LocalService] = []
-
-    def start(
-        faults: str | None = None,
-        data_dir: Path | None = None,
-        limits: str | None = None,
-        *,
-        admin: bool = False,
-        options: Sequence[str] = (),
-    ) -> LocalService:
-        folder = data_dir or tmp_path / f"service{len(started)}"
-        service = LocalService(folder, faults, limits, admin=admin, options=options)
-        started.append(service)
-        service.start()
-        return service
-
-    yield start
-    for service in started:
-        service.kill()

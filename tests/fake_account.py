@@ -231,11 +231,9 @@ class FakeAccount:
     def put(self, path: str, *rows: str) -> None:
         self.stages.setdefault("S", {})[path] = "".join(f"{row}\n" for row in rows).encode()
 
-    def copy(self, *paths: str, ago: float = 0.0) -> None:
-        """Let somebody else load files by COPY, so many seconds ago."""
+    def copy(self, *paths: str) -> None:
+        """Let somebody else load files by COPY."""
         self._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", None, paths)
-        for entry in self.history[-len(paths) :]:
-            entry["last_load_time"] -= dt.timedelta(seconds=ago)
 
     def finish(self) -> None:
         """Let every statement end, and every pipe load what waits."""

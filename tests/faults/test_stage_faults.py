@@ -9,16 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 import snowflake.connector
 
-from tests.conftest import ServiceFactory
+from tests.local_service import LocalService
 from tests.waiting import wait_until
 
 CONTENT = b"0123456789" * 500_000
 
 
 def test_an_acknowledged_file_survives_whole_and_nothing_of_an_upload_that_was_cut(
-    service_factory: ServiceFactory, monkeypatch: pytest.MonkeyPatch
+    admin_service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = service_factory()
+    service = admin_service
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     with snowflake.connector.connect(**service.connector_arguments) as connection:
         connection.cursor().execute("CREATE STAGE arrivals")

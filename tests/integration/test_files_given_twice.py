@@ -13,7 +13,6 @@ from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFiles
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
-from tests.file_loads import Load
 from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
 from tests.local_connection import connect
 from tests.local_service import LocalService
@@ -79,24 +78,6 @@ def test_a_pipe_finds_what_copy_loaded_thirty_days_ago_where_the_role_may_see_it
     (warning,) = [message for message in caplog.messages if VIEW in message]
     assert f'these 1 files into "LOCAL"."PUBLIC"."{target.table}" between 20' in warning
     assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in warning
-
-
-def test_a_pipe_does_not_load_weeks_later_what_copy_has_loaded(
-    admin_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
-    load = Load(admin_service, tmp_path, connect(admin_service, set_connection))
-    load.make_pipe()
-    load.write("1.ndjson", 3)
-    load.run(path="copy", stage=f"@{load.stage}")
-    admin_service.admin("clock", move=31 * DAY)
-    load.write("2.ndjson")
-
-    assert load.run(path="pipe", file_pipe=load.pipe, poll_interval=0.1)["rows_loaded"] == 2
-    load.assert_every_row_is_there_once()
 
 
 def load_stage(target: PipeTarget, run: str, way: str) -> dict[str, Any]:

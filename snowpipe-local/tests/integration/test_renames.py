@@ -11,17 +11,14 @@ from snowpipe_local.errors import ServiceError, SqlError
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
 
-RENAMES = [
-    pytest.param("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), id="schema", marks=pytest.mark.nightly),
-    pytest.param("ALTER DATABASE d RENAME TO e", ("E", "S"), id="database"),
-]
-
 
 @pytest.mark.parametrize(
     ("statement", "schema_path", "point"),
     [
-        pytest.param(*RENAMES[0].values, "after-rename-commit", id="schema"),
-        pytest.param(*RENAMES[1].values, "before-rename-commit", id="database", marks=pytest.mark.nightly),
+        ("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), "after-rename-commit"),
+        pytest.param(
+            "ALTER DATABASE d RENAME TO e", ("E", "S"), "before-rename-commit", marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start(

@@ -81,17 +81,6 @@ def test_a_body_that_contradicts_its_length_is_never_appended(
     assert ids(local_service) == [1]
 
 
-def test_an_orderly_stop_commits_what_was_accepted(crash_service: LocalService) -> None:
-    service = crash_service
-    service.set_faults("hold-commits")
-    service.sql("CREATE TABLE t (id INT)")
-    rest = Rest(service, "T")
-    rest.append("c", continuation(rest.open("c")), ROW * 5, "5")
-    service.restart()
-    assert ids(service) == [1] * 5
-    assert Rest(service, "T").committed("c") == "5"
-
-
 def test_a_second_service_on_a_directory_or_port_is_refused(
     local_service: LocalService, tmp_path: Path
 ) -> None:

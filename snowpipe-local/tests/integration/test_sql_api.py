@@ -8,6 +8,7 @@ import pytest
 import requests
 from snowpipe_local.testing import LocalService
 from tests.contract.account import Account
+from tests.streaming_rest import Rest, continuation
 
 from tests.waiting import wait_until
 
@@ -73,11 +74,14 @@ def test_a_statement_is_cancelled_by_request_or_by_its_timeout(api: Api) -> None
     assert (answer.status_code, answer.json()["code"]) == (408, "000630")
 
 
-def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_service: LocalService) -> None:
+def test_an_orderly_stop_cancels_what_runs_and_commits_what_was_accepted(crash_service: LocalService) -> None:
     service = crash_service
+    service.set_faults("hold-commits")
     proxy, before = service.env["SNOWPIPE_LOCAL_PROXY"], service.log_file.stat().st_size
     api = Api(service)
     api.submit("CREATE TABLE many AS SELECT SEQ4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 3000))")
+    rest = Rest(service, "MANY")
+    rest.append("c", continuation(rest.open("c")), b'{"n":-1}\n' * 5, "5")
     assert api.submit(SLOW, wait=False).status_code == 202
     login = {"data": {"LOGIN_NAME": "DEMO", "PASSWORD": service.password}}
     path = "/session/v1/login-request?databaseName=LOCAL&schemaName=PUBLIC"
@@ -99,7 +103,8 @@ def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_ser
     assert not waiting.is_alive()
     assert "Traceback" not in service.log_file.read_text()[before:]
     service.start()
-    assert api.submit("SELECT count(*) FROM many").json()["data"] == [["3000"]]
+    assert api.submit("SELECT count(*), count_if(n < 0) FROM many").json()["data"] == [["3005", "5"]]
+    assert Rest(service, "MANY").committed("c") == "5"
     assert service.env["SNOWPIPE_LOCAL_PROXY"] == proxy
 
 

@@ -183,18 +183,6 @@ def test_a_dropped_channel_is_missing_for_everyone():
     assert writer.channel.is_dropped
 
 
-def test_rows_that_left_the_queue_without_a_commit_wait_no_more():
-    writer = Writer()
-    token = writer.open()
-    for number in range(3):
-        token = writer.append(token, f"r{number}")
-    for gone in (1, 2):
-        with pytest.raises(Refusal):
-            writer.open(fail=True)
-        writer.channel.discarded(gone)
-    writer.open(fail=True)
-
-
 def test_only_a_quiet_channel_expires_and_only_once():
     def channel(active_on_ms: int) -> Writer:
         return Writer(Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0, active_on_ms))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from snowpipe_local.engine import committer, database, ingest
-from snowpipe_local.engine.channel import UNCOMMITTED, Append, Channel
+from snowpipe_local.engine.channel import TABLE_MISSING, UNCOMMITTED, Append, Channel
 from snowpipe_local.engine.ingest import MUST_REOPEN
 from snowpipe_local.engine.spool import Spool
 from snowpipe_local.errors import Refusal
@@ -495,10 +495,12 @@ class TestDiscard:
 
     def test_whoever_holds_the_write_lock_does_not_wait_and_the_commit_leaves_the_rows_out(self, gate):
         table = gate.engine.table()
-        append = table.send(table.open(), row(1), token="1")
+        channel = table.open()
+        append = table.send(channel, row(1), token="1")
         assert gate.reached.wait(BOUND)
         table.create(replace=True)
         gate.opened.set()
         with pytest.raises(CancelledError):
             committed(append)
-        assert table.rows() == []
+        assert (table.rows(), table.open().committed.offset_token) == ([], None)
+        assert channel.status()["channel_status_code"] == TABLE_MISSING

@@ -335,15 +335,6 @@ class TestTablesThatGo:
         assert (table.token("c"), code(channel)) == (None, TABLE_MISSING)
         assert all(append.durable.cancelled() for append in gone)
 
-    def test_rows_for_a_table_that_was_replaced_do_not_reach_the_new_one(self, table):
-        channel = table.open()
-        append = table.take(channel, row(1), token="1")
-        table.create(replace=True)
-        commit(table, append)
-        assert table.rows() == []
-        assert code(channel) == TABLE_MISSING
-        assert table.open().committed.offset_token is None
-
 
 class TestEvolution:
     @pytest.mark.parametrize("error", [ingest.EvolutionError("no"), duckdb.Error("no")], ids=repr)

@@ -6,6 +6,7 @@ from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.stage_references import resolve_location
 from snowpipe_local.stages.files import FolderArea
 from tests.unit.sql_sessions import SqlSessions
+from tests.unit.streamed_table import MadeTable, row
 
 _INSIDE = (
     "CREATE TABLE t (id INT, n INT IDENTITY(10, 5), q INT DEFAULT counted.NEXTVAL, s VARCHAR)",
@@ -54,13 +55,19 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
 )
 def test_everything_inside_has_the_new_name_now_and_after_a_restart(sql, statement, database, schema):
     engine = sql.catalog.database("D")
-    channel = engine.channels.open(
-        engine.pipes.resolve("S", "STREAMED"), "c", offset_token="7", fail_on_uncommitted_rows=False
-    )
+    sql.run("CREATE TABLE d.public.other (id INT)")
+    table, bystander = MadeTable(engine), MadeTable(engine, "OTHER").open("z")
+    channel = table.open(pipe=engine.pipes.resolve("S", "STREAMED"), token="7")
+    first = table.take(channel, row(3), token="8")
     sql.run(statement)
-    pipe = sql.catalog.database(database).pipes.resolve(schema, "STREAMED")
-    assert sql.catalog.database(database).channels.find(pipe, "c") is channel
-    assert (channel.database, channel.pipe, channel.committed.offset_token) == (database, pipe, "7")
+    engine = sql.catalog.database(database)
+    engine.commit([first, table.take(channel, row(4), token="9")])
+    pipe = engine.pipes.resolve(schema, "STREAMED")
+    assert engine.channels.find(pipe, "c") is channel
+    assert sorted(one.name for one in engine.channels) == ["c", "z"]
+    assert (channel.database, channel.pipe, channel.committed.offset_token) == (database, pipe, "9")
+    named = [(one["database_name"], one["schema_name"]) for one in (channel.status(), bystander.status())]
+    assert named == [(database, schema), (database, "PUBLIC")]
     assert sql.values("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()") == [(database, schema)]
     for restarted in (False, True):
         if restarted:
@@ -68,7 +75,7 @@ def test_everything_inside_has_the_new_name_now_and_after_a_restart(sql, stateme
         sql.run(f'USE SCHEMA "{database}"."{schema}"')
         comments = {r["name"]: r["comment"] for r in (*sql.run("SHOW DATABASES"), *sql.run("SHOW SCHEMAS"))}
         assert (comments[database], comments[schema]) == ("of d", "of s")
-        assert sql.values("SELECT MAX(n), MAX(s) FROM t") == [(15, "b")]
+        assert sql.values("SELECT MAX(n), MAX(s) FROM t") == [(25, "b")]
         sql.run("INSERT INTO t (id) VALUES (9)")
         assert sql.values("SELECT n > 15, q > 101 FROM v WHERE id = 9") == [(True, True)]
         sql.run("DELETE FROM t WHERE id = 9")

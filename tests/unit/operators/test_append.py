@@ -117,15 +117,20 @@ class TestRows:
             with pytest.raises(AirflowFailException, match="'t'"):
                 append(ctx, rows=ROWS, token_column="ID", channel="by_column")
 
-    def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):
+    def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, task, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
         failed = context()
         with pytest.raises(AirflowFailException, match="RowsRejectedError"):
             append(failed, rows=ROWS, batch=1)
         seen = failed["ti"].xcoms["observed"]["channels"]["c"]
         assert (seen["rows"], seen["rejected"], seen["committed"]) == (5, 1, True)
-        assert append(rows=ROWS, batch=2, on_error="continue")["rejected"] == 1
+        asset = snowpipe_asset(account="a", database="DB", schema="S", table="T")
+        events = OutletEvents(lambda: SimpleNamespace(extra={}))
+        continued = task(outlets=[asset], rows=ROWS, batch=2, on_error="continue")
+        assert continued.execute({**context(), "outlet_events": events})["rejected"] == 1
         assert len(snowpipe.channels["c"].rows) == 8
+        extra = events[asset].extra
+        assert (extra["committed"], shown(extra["tokens"]["c"]), extra["rows"]) == (True, "2:5", 4)
 
     def test_wrong_ones_fail_for_good_and_send_nothing(self, snowpipe, append):
         for options, word in (
@@ -295,14 +300,3 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(task):
     operator = task(sql="SELECT {{ x }}", batch="{{ x }}", parameters=["{{ x }}"])
     operator.render_template_fields({"x": 5})
     assert (operator.sql, operator.batch, operator.parameters) == ("SELECT 5", "5", ["5"])
-
-
-def test_asset_event_has_the_committed_token_and_the_rows_without_rejected_ones(snowpipe, task):
-    asset = snowpipe_asset(account="a", database="DB", schema="S", table="T")
-    events = OutletEvents(lambda: SimpleNamespace(extra={}))
-    snowpipe.rejects = lambda row: row == ROWS[1]
-    task(outlets=[asset], rows=ROWS, batch=3, on_error="continue").execute(
-        {**context(), "outlet_events": events}
-    )
-    extra = events[asset].extra
-    assert (extra["committed"], shown(extra["tokens"]["c"]), extra["rows"]) == (True, "3:5", 4)

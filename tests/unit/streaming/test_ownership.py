@@ -140,19 +140,6 @@ class TestOtherChannels:
             earlier.hand_over([own("p", rebind="continue")], refuse)
         assert snowpipe.did("drop") == []
 
-    def test_are_dropped_for_one_that_has_rows_of_the_source(self, snowpipe, earlier):
-        snowpipe.channel("new_p", **loaded(9, 10))
-        mine = own("p", token(9, 10), rebind="continue")
-        assert earlier.hand_over([mine], refuse) == {}
-        assert snowpipe.channels["new_p"].position == "9"
-        assert snowpipe.did("drop") == ["drop old_p"]
-
-    def test_are_not_taken_over_by_one_with_rows_of_another_source(self, snowpipe, earlier):
-        mine = own("p", token(9, 10, binding=binding_of("q")), rebind="continue")
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p'.*'old_p'"):
-            earlier.hand_over([mine])
-        assert snowpipe.did("drop") == []
-
     def test_that_count_other_rows_fail_the_run_if_they_are_to(self, snowpipe, earlier):
         snowpipe.channels["old_p"].rows_inserted += 1
         with pytest.raises(errors.ImbalanceError, match="'old_p'"):

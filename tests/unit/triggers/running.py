@@ -39,3 +39,8 @@ def payloads_of_shared_streams(*triggers: Any) -> list[Any]:
         return list(found)
 
     return asyncio.run(asyncio.wait_for(run(), 240))
+
+
+def event(trigger: Any) -> Any:
+    """The one event of a trigger."""
+    return payloads(trigger)[0]

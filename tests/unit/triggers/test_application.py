@@ -20,7 +20,7 @@ from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
 from tests.scripted_service import error
 from tests.scripted_yarn import scripted_yarn
-from tests.unit.triggers.running import payloads
+from tests.unit.triggers.running import event
 
 
 @pytest.fixture
@@ -41,11 +41,6 @@ def follow(yarn, set_connection):
         return SnowpipeApplicationTrigger(**{**arguments, **options})
 
     return make
-
-
-def event(trigger):
-    (found,) = payloads(trigger)
-    return found
 
 
 @pytest.mark.parametrize("end", [("FINISHED", "FAILED"), ("KILLED", "KILLED")])

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import PAT
 from tests.scripted_service import Reply, error
-from tests.unit.triggers.running import payloads
+from tests.unit.triggers.running import event, payloads
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -31,11 +31,6 @@ def make(conn_id, **options):
 def report(*names, status="LOADED", **fields):
     files = [{"path": name, "status": status, "rowsInserted": 1, **fields} for name in names]
     return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
-
-
-def event(trigger):
-    (found,) = payloads(trigger)
-    return found
 
 
 def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file(service, conn_id):
