@@ -428,23 +428,26 @@ class Ledger:
         name = full_name(*self.name)
         columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
         create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
+        refused: tuple[int, ...] = (_NO_PRIVILEGE, *_MISSING)
+        grant = use = f"SELECT, INSERT, UPDATE ON TABLE {name}"
         try:
             if error.errno not in _MISSING:
                 raise error
+            grant, refused = f"CREATE TABLE ON SCHEMA {full_name(*self.name[:2])}", (_NO_PRIVILEGE,)
             try:
                 self.run(create)
             except SqlError as other:
                 if other.errno != _EXISTS:  # another session has created it meanwhile
                     raise
+            grant, refused = use, (_NO_PRIVILEGE, *_MISSING)
             return self.run(statement, values)
         except SqlError as other:
-            if other.errno not in (*_MISSING, _NO_PRIVILEGE):
+            if other.errno not in refused:
                 raise
             raise SqlError(
                 f"the role may not use the load ledger {'.'.join(self.name)} of table {self.target[-1]!r}: "
-                f"GRANT SELECT, INSERT, UPDATE ON TABLE {name} TO ROLE …; where there is none, GRANT CREATE "
-                f"TABLE ON SCHEMA {full_name(*self.name[:2])} TO ROLE …, or have its owner create it: "
-                f"{create}; or name another one for new loads, ledger_table='DATABASE.SCHEMA.NAME'",
+                f"GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and UPDATE for "
+                f"the role: {create}; or name another one for new loads, ledger_table='DATABASE.SCHEMA.NAME'",
                 errno=other.errno,
             ) from error
 
