@@ -241,7 +241,7 @@ class Histories(ChannelHistories):
     @precondition(lambda self: self.batches)
     @rule(number=JOBS, bad=ROWS, kept=st.integers(0, 3), run_id=st.sampled_from(["r", "s"]))
     def run_with_other_rows(self, number: int, bad: list[bool], kept: int, run_id: str) -> None:
-        """A run is made anew, and has other rows."""
+        """A run is deleted and triggered again, and has other rows."""
         work = self.work(number, self.last(number), bad)
         if not work.job.column:
             others = (*work.rows[:kept], *self.made_rows(work, bad))
