@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import duckdb
 import pytest
-from snowpipe_local import accounts
+from snowpipe_local import accounts, server
 from snowpipe_local.engine import conversions
 from tests.local_catalog import LocalCatalog
 from tests.unit.service_in_process import ServiceInProcess
@@ -30,9 +30,13 @@ def macros_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(scope="session", autouse=True)
-def passwords_are_digested_quickly() -> Iterator[None]:
-    """What makes a password hard to guess takes 70 ms at each start, sign-in and CREATE USER."""
+def passwords_are_quick_and_memory_has_no_bound() -> Iterator[None]:
+    """A digest takes 70 ms at each start, sign-in and CREATE USER.
+
+    A command that a test starts here would bound what all later tests of this process may take.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "bound_memory", lambda _: None)
         patch.setitem(accounts._SCRYPT, "n", 2)
         yield
 

@@ -139,7 +139,5 @@ def test_statements_and_the_start_report_a_full_disk(service, monkeypatch, tmp_p
         assert (answer["code"], "disk" in answer["message"]) == ("000603", True)
     assert service.connect().query("INSERT INTO t VALUES (1)")["success"]
     monkeypatch.setattr(DataDirectory, "create", fails)
-    for one in ("os.umask", "snowpipe_local.server.bound_memory"):  # which last as long as this process
-        monkeypatch.setattr(one, lambda _: None)
     assert cli.main(["serve", "--data-dir", str(tmp_path / "other")]) == 1
     assert "is full" in capsys.readouterr().err
